@@ -1,0 +1,23 @@
+//! The queue: the pure state machine of all topics.
+//!
+//! It does no I/O, reads no clock, starts no thread, logs nothing and draws no random number. Callers pass
+//! `now` in and get changes out: [`Change`]s that must be durable before the reply or the delivery that
+//! depends on them is let go. The same inputs give the same outputs, so whole histories can be replayed.
+//!
+//! A message is in exactly one of *scheduled*, *ready*, *leased* and *dead*. Scheduled, ready and dead are
+//! durable; a lease is not (delivery writes nothing), so the durable form of a leased message is the ready
+//! message it was. All timed work happens in one bounded function, `advance`, and `next_wakeup` tells when to
+//! call it again.
+//!
+//! What this layer is not: it does not know files, sockets, consumers' windows or group commit.
+
+pub mod change;
+pub mod command;
+pub mod limits;
+pub mod message;
+pub mod receipt;
+pub mod schedule;
+pub mod settings;
+pub mod time;
+pub mod values;
+pub mod view;
