@@ -38,8 +38,7 @@ impl Queue {
                 Ok(CancelReply::InFlight(id))
             }
             State::Scheduled(_) | State::Ready => {
-                self.lift(index, effects);
-                self.finish(now, index, Outcome::Cancelled, None, effects);
+                self.cancel_waiting(now, index, effects);
                 Ok(CancelReply::Cancelled(id))
             }
         }
