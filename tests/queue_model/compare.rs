@@ -29,10 +29,11 @@ pub(crate) fn answers(model: &Model, command: &Command, answer: &Answer, expecte
         (&mut answer, &expected)
     {
         let waiting = ["scheduled", "ready"];
-        if let SettleRejection::LeaseLost { state: want } = want {
-            if waiting.contains(got) && waiting.contains(want) {
-                *got = want;
-            }
+        if let SettleRejection::LeaseLost { state: want } = want
+            && waiting.contains(got)
+            && waiting.contains(want)
+        {
+            *got = want;
         }
     }
     assert_eq!(answer, expected, "left: the queue, right: the model\n{command:?}");

@@ -460,10 +460,9 @@ impl Model {
             Some(Due::At(at)) if at.since(now) > max => return bad("due_at"),
             _ => {}
         }
-        if let Some(schedule) = &produce.schedule {
-            if schedule.tiers().is_empty() || schedule.tiers().iter().any(|&tier| tier > max) {
-                return bad("schedule");
-            }
+        let tiers = produce.schedule.as_ref().map(RetrySchedule::tiers);
+        if tiers.is_some_and(|tiers| tiers.is_empty() || tiers.iter().any(|&tier| tier > max)) {
+            return bad("schedule");
         }
         if produce.max_attempts.is_some_and(|max| max == 0 || max > MAX_ATTEMPTS) {
             return bad("max_attempts");
