@@ -17,17 +17,6 @@ use super::time::Timestamp;
 use super::topic::Order;
 use super::values::{Key, TopicName};
 
-/// Messages due within this span are kept in memory, milliseconds.
-const NEAR_SPAN_MS: u64 = 30_000;
-/// Ready messages of a topic beyond this many may leave memory.
-const NEAR_MAX: usize = 20_000;
-/// Slots are loaded this long before they are due, milliseconds.
-const LOAD_AHEAD_MS: u64 = 2_000;
-/// Nothing is loaded while a topic has so many ready messages in memory.
-const LOAD_BELOW: usize = 5_000;
-/// Most messages of one load.
-const LOAD_MAX: usize = 2_000;
-
 /// Where a command's message may be on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
@@ -79,7 +68,8 @@ impl Queue {
     }
 
     /// Fold number `fold` is durable: everything of the frozen generation is in pages, apart from `carried`
-    /// messages, which were written to the present generation instead. Starts a sweep.
+    /// messages, which were written to the present generation instead: at least those to be cancelled when their
+    /// lease ends. Starts a sweep.
     pub fn folded(&mut self, now: Timestamp, fold: u64, carried: &[u64]) {
         for arrival in carried {
             if let Some(&index) = self.by_arrival.get(arrival) {
@@ -89,9 +79,10 @@ impl Queue {
         self.folded_generation = self.generation - 1;
         self.folds = fold;
         self.gone_frozen.clear();
+        let keep = self.limits.near;
         let bound = |ready: &std::collections::BTreeMap<Order, u32>| {
-            let near = (now.plus(NEAR_SPAN_MS), 0);
-            ready.keys().nth(NEAR_MAX).map_or(near, |&order| order.min(near))
+            let near = (now.plus(keep.span_ms), 0);
+            ready.keys().nth(keep.max_ready).map_or(near, |&order| order.min(near))
         };
         let bounds = self.topics.iter().map(|(&id, topic)| (id, bound(&topic.ready))).collect();
         self.sweep = Some(Sweep { cursor: 0, bounds });
@@ -100,14 +91,16 @@ impl Queue {
     /// Takes far messages that are safe on disk out of memory, looking at no more than `limit`; true if more is
     /// left to do.
     pub fn sweep(&mut self, limit: usize) -> bool {
-        let Some(sweep) = &mut self.sweep else { return false };
+        let Some(mut sweep) = self.sweep.take() else { return false };
         let range = sweep.cursor..self.entries.capacity().min(sweep.cursor + limit);
         let is_far = |index: &usize| {
             let Some(entry) = self.entries.get(*index) else { return false };
             let order = (entry.message.progress.due_at, entry.message.id.arrival);
             let bound = sweep.bounds.get(&entry.message.id.topic).copied().unwrap_or(NO_FRONTIER);
             let beyond = matches!(entry.state, State::Dead) || order >= bound;
-            beyond && !matches!(entry.state, State::Leased(_)) && entry.changed <= self.folded_generation
+            // A suspicion that could not be told again from the record keeps the message in memory.
+            let is_told = !entry.maybe_delivered || self.is_suspected(&entry.message);
+            beyond && is_told && !matches!(entry.state, State::Leased(_)) && entry.changed <= self.folded_generation
         };
         let far: Vec<usize> = range.clone().filter(is_far).collect();
         sweep.cursor = range.end;
@@ -115,28 +108,39 @@ impl Queue {
         for index in far {
             self.evict(u32::try_from(index).expect("memory holds fewer than 2^32 messages"));
         }
-        if !more {
-            self.sweep = None;
-        }
+        self.sweep = more.then_some(sweep);
         more
     }
 
     /// The next part of a topic that memory needs from disk.
     pub fn next_load(&mut self, now: Timestamp) -> Option<Load> {
-        let horizon = now.plus(LOAD_AHEAD_MS);
+        let near = self.limits.near;
+        let horizon = now.plus(near.load_ahead_ms);
         let id = self.partial.iter().copied().find(|id| {
             let topic = &self.topics[id];
-            let near_ready = || topic.ready.range(..topic.stored.frontier).nth(LOAD_BELOW).is_some();
+            let near_ready = || topic.ready.range(..topic.stored.frontier).nth(near.load_below).is_some();
             !topic.loading && !topic.record.paused && topic.stored.frontier.0 <= horizon && !near_ready()
         })?;
         let fold = self.folds;
         let topic = self.topic_mut(id);
         topic.loading = true;
-        Some(Load { topic: id, from: topic.stored.frontier, max: LOAD_MAX, fold })
+        Some(Load { topic: id, from: topic.stored.frontier, max: near.load_max, fold })
+    }
+
+    /// When the next part of a topic is to be loaded. A topic with enough ready messages in memory loads once they
+    /// are leased, in the round that leases them.
+    pub(super) fn next_load_at(&self) -> Option<Timestamp> {
+        let near = self.limits.near;
+        let waits = self
+            .partial
+            .iter()
+            .map(|id| &self.topics[id])
+            .filter(|topic| !topic.loading && !topic.record.paused && topic.ready.len() <= near.load_below);
+        waits.map(|topic| topic.stored.frontier.0.minus(near.load_ahead_ms)).min()
     }
 
     /// Takes in what a load found. A load that a fold or a sweep has overtaken is dropped and asked for again.
-    pub fn loaded(&mut self, now: Timestamp, loaded: Loaded, effects: &mut Effects) {
+    pub fn loaded(&mut self, now: Timestamp, loaded: Loaded) {
         let Load { topic: id, from, fold, .. } = loaded.load;
         let overtaken = fold != self.folds || self.topics[&id].stored.frontier != from;
         self.topic_mut(id).loading = false;
@@ -144,7 +148,7 @@ impl Queue {
             return;
         }
         for message in loaded.messages {
-            self.take_in(now, message, effects);
+            self.take_in(now, message);
         }
         let frontier = loaded.frontier.unwrap_or(NO_FRONTIER);
         self.topic_mut(id).stored.frontier = frontier;
@@ -209,25 +213,26 @@ impl Queue {
     }
 
     /// Takes the stored record of a message into memory; returns its index if it was not known.
-    pub(super) fn take_in(&mut self, now: Timestamp, message: Message, effects: &mut Effects) -> Option<u32> {
+    pub(super) fn take_in(&mut self, now: Timestamp, message: Message) -> Option<u32> {
         let id = message.id;
         if !self.topics.contains_key(&id.topic) || self.overrules(id.arrival) {
             return None;
         }
         let (place, key) = (message.place(), held_key(&message).cloned());
         self.topic_mut(id.topic).stored.take(id, place, key.as_ref());
-        let marked = message.progress.cancel_on_lease_end;
-        let maybe_delivered = self.voided.is_some_and(|(opened_at, first_arrival)| {
-            id.arrival < first_arrival && message.progress.dead.is_none() && message.progress.due_at <= opened_at
-        });
+        let maybe_delivered = self.is_suspected(&message);
         let index = self.insert(now, message, maybe_delivered);
         let entry = &mut self.entries[index as usize];
         (entry.born, entry.changed) = (0, 0);
-        if marked {
-            self.cancel_waiting(now, index, effects);
-            return None;
-        }
         Some(index)
+    }
+
+    /// True if the message was due when an unclean stop made its lease void.
+    pub(super) fn is_suspected(&self, message: &Message) -> bool {
+        let progress = message.progress;
+        self.voided.is_some_and(|(opened_at, first_arrival)| {
+            message.id.arrival < first_arrival && progress.dead.is_none() && progress.due_at <= opened_at
+        })
     }
 
     /// After a look-up: a message that nothing has changed goes back to disk.

@@ -43,13 +43,12 @@ impl Queue {
         found: Option<&Message>,
     ) -> Result<Option<MessageView>, FindRejection> {
         let topic = self.existing(topic)?;
-        Ok(match self.find(topic, target, now) {
-            Found::Live(index) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
-            Found::Nothing if found.is_some_and(|message| !self.overrules(message.id.arrival)) => {
-                found.map(|message| MessageView::Live(Box::new(self.stored_view(now, message))))
-            }
-            Found::Gone(finished) => Some(MessageView::Gone(finished.clone())),
-            Found::Nothing => None,
+        let found = found.filter(|message| !self.overrules(message.id.arrival));
+        Ok(match (self.find(topic, target, now), found) {
+            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
+            (_, Some(message)) => Some(MessageView::Live(Box::new(self.stored_view(now, message)))),
+            (Found::Gone(finished), None) => Some(MessageView::Gone(finished.clone())),
+            (Found::Nothing, None) => None,
         })
     }
 

@@ -143,7 +143,7 @@ impl Queue {
     pub fn close(&self, now: Timestamp, effects: &mut Effects) {
         for (_, arrival) in &self.leases {
             let Entry { message, changed, .. } = &self.entries[self.by_arrival[arrival] as usize];
-            if *changed <= self.folded_generation {
+            if *changed < self.generation {
                 let change = Change::Moved { message: message.clone(), previous: message.place(), entry: None };
                 effects.changes.push(change);
             }

@@ -113,8 +113,9 @@ impl Restore {
         let mut messages: Vec<Message> = self.messages.into_values().collect();
         messages.sort_unstable_by_key(|message| message.id.arrival);
         for message in messages {
-            let maybe_delivered = !clean && message.progress.dead.is_none() && message.progress.due_at <= now;
-            queue.insert(now, message, maybe_delivered);
+            let maybe_delivered = queue.is_suspected(&message);
+            let index = queue.insert(now, message, maybe_delivered);
+            queue.entries[index as usize].born = 0;
         }
         self.closed.into_iter().flatten().for_each(|lease| reopen(&mut queue, lease, effects));
         cancel_marked(&mut queue, now, effects);

@@ -88,7 +88,7 @@ impl Queue {
     ) -> Result<Reply, Rejection> {
         let taken_in = found.and_then(|message| {
             let arrival = message.id.arrival;
-            self.take_in(now, message, effects).map(|_| arrival)
+            self.take_in(now, message).map(|_| arrival)
         });
         let reply = self.dispatch(now, command, effects);
         if let Some(arrival) = taken_in {
@@ -142,11 +142,12 @@ impl Queue {
     }
 
     /// When to call [`Queue::advance`] next: never later than the next due instant, lease deadline, or rate
-    /// token that a lease was refused for want of; it may be earlier, when the wheel has to move far entries
-    /// nearer.
+    /// token that a lease was refused for want of, or time to load from disk; it may be earlier, when the wheel has to
+    /// move far entries nearer.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let token = self.token_waits.first().map(|&(at, _)| at);
-        self.wheel.next_wakeup().map(Timestamp::from_millis).into_iter().chain(token).min()
+        let wheel = self.wheel.next_wakeup().map(Timestamp::from_millis);
+        wheel.into_iter().chain(token).chain(self.next_load_at()).min()
     }
 
     /// Every message due at or before this instant has become ready; nothing later is leased.
