@@ -81,7 +81,7 @@ pub(crate) fn change(world: &World, change: &Change) -> String {
                 None if message.progress.cancel_on_lease_end => "to be cancelled when its lease ends, ".to_owned(),
                 None => String::new(),
             };
-            format!("{} {how}{}", world.name(message.id), place(world, message))
+            format!("{} {how}{}", world.name(message.id), place(message))
         }
         Change::Finished(finished) => format!("{} {}", world.name(finished.id), gone(finished.outcome)),
         Change::DedupPut(record) => {
@@ -93,7 +93,7 @@ pub(crate) fn change(world: &World, change: &Change) -> String {
     }
 }
 
-fn place(world: &World, message: &Message) -> String {
+fn place(message: &Message) -> String {
     match message.progress.dead {
         Some((reason, _)) => format!("dead ({})", dead_reason(reason)),
         None => format!("waits until {}", instant(message.progress.due_at)),
@@ -151,23 +151,23 @@ fn live(world: &World, view: &LiveView) -> Vec<String> {
         progress.redrives
     ));
     if let Some(history) = &view.message.history {
-        lines.extend(attempts(world, history));
+        lines.extend(attempts(history));
     }
     lines
 }
 
-fn attempts(world: &World, history: &AttemptHistory) -> Vec<String> {
+fn attempts(history: &AttemptHistory) -> Vec<String> {
     let mut lines = Vec::new();
     for (at, entry) in history.iter().enumerate() {
         if at == 4 && history.omitted() > 0 {
             lines.push(format!("  ({} left out)", history.omitted()));
         }
-        lines.push(format!("  {}", attempt(world, entry)));
+        lines.push(format!("  {}", attempt(entry)));
     }
     lines
 }
 
-fn attempt(world: &World, entry: &HistoryEntry) -> String {
+fn attempt(entry: &HistoryEntry) -> String {
     let (from, to) = (instant(entry.delivered_at), instant(entry.ended_at));
     let text = if entry.text.as_str().is_empty() { String::new() } else { format!(" '{}'", entry.text) };
     let next = entry.next_due_at.map_or("dead".to_owned(), |at| format!("next {}", instant(at)));
