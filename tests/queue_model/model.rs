@@ -420,6 +420,8 @@ impl Model {
         if topic.record.settings.rate != settings.rate {
             topic.paced_since = now;
             topic.delivered.clear();
+            // The round that changes the cap serves the waiting consumers anew.
+            topic.rate_wanted = false;
         }
         topic.updated = true;
         topic.record.settings = settings.clone();
