@@ -56,6 +56,15 @@ fn a_script_opens_with_the_rule_that_it_shows() {
     }
 }
 
+#[test]
+fn the_guide_to_delivery_names_every_script() {
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/delivery.md")).expect("the guide");
+    for path in scripts() {
+        let name = path.file_stem().expect("scripts have names").to_string_lossy().into_owned();
+        assert!(guide.contains(&format!("`{name}`")), "docs/delivery.md does not name '{name}'");
+    }
+}
+
 /// Plays the commands of a script and returns it with the answers that came.
 fn play(script: &str) -> String {
     let mut world = World::new();

@@ -306,8 +306,15 @@ impl Run {
             self.store.commit(&effects.changes);
             assert!(self.store.is_clean(), "closing ends with Closed");
         }
-        if self.rng.bool() {
-            self.now = self.choose_instant();
+        match self.rng.u32(0..6) {
+            0..=2 => self.now = self.choose_instant(),
+            // The wall clock was set back while the broker was down.
+            3 => {
+                let back = [1, 1_000, 60_000, 3_600_000];
+                self.now = self.now.minus(back[self.rng.usize(0..back.len())]);
+                self.coverage.mark("restart with the clock set back");
+            }
+            _ => {}
         }
         self.store.lose_unfinished_fold();
         let mut restore = Restore::new(LIMITS);

@@ -158,6 +158,9 @@ impl World {
         if let Some(down) = words.value("down") {
             self.now = self.now.plus(parse_duration(down).expect("a duration"));
         }
+        if let Some(back) = words.value("back") {
+            self.now = self.now.minus(parse_duration(back).expect("a duration"));
+        }
         let mut restore = Restore::new(Limits::default());
         for restored in self.store.restored() {
             restore.record(restored);
