@@ -59,6 +59,22 @@ struct Frozen {
     carry_before: Timestamp,
     /// Entries before this one have been looked at.
     cursor: usize,
+    /// The pages have the fold; what is left is to carry the rest and to note the fold in the journal.
+    is_folded: bool,
+}
+
+/// A fold that the pages have and that the journal does not know of yet.
+pub(super) struct UnmarkedFold {
+    pub(super) table: Generation,
+    pub(super) carry_before: Timestamp,
+}
+
+impl UnmarkedFold {
+    /// What the fold left to the journal.
+    pub(super) fn to_carry(&self) -> impl Iterator<Item = &Message> {
+        let entries = self.table.entries.iter().filter(|entry| is_carried(entry, self.carry_before));
+        entries.filter_map(|entry| entry.state.as_ref())
+    }
 }
 
 /// The work of one fold: everything of a frozen generation.
@@ -95,9 +111,18 @@ impl Committer {
         ledger: Ledger,
         mark: FoldMark,
         options: StoreOptions,
+        unmarked: Option<UnmarkedFold>,
         lock: Option<Arc<HomeLock>>,
     ) -> Self {
-        Self { journal, ledger, mark, frozen: None, options, record: Vec::new(), failed: None, _lock: lock }
+        let mut committer =
+            Self { journal, ledger, mark, frozen: None, options, record: Vec::new(), failed: None, _lock: lock };
+        if let Some(UnmarkedFold { table, carry_before }) = unmarked {
+            let table = Arc::new(table);
+            committer.frozen = Some(Frozen { table, mark, carry_before, cursor: 0, is_folded: true });
+            // To the journal it is the fold before, until the note is written.
+            committer.mark = FoldMark { fold: mark.fold - 1, through: mark.previous_through, previous_through: 0 };
+        }
+        committer
     }
 
     /// Makes the changes durable, in order and as a whole.
@@ -120,8 +145,7 @@ impl Committer {
         for change in rounds.iter().copied().flatten() {
             self.write(change);
         }
-        self.carry_some(self.options.carry_bytes_per_commit);
-        self.append()
+        self.append_with_fold(self.options.carry_bytes_per_commit)
     }
 
     /// If the generation is full, freezes it and starts the next one. The job is to be run by the folder, on
@@ -156,33 +180,25 @@ impl Committer {
             arrivals: self.ledger.arrivals,
             epoch: self.ledger.epoch,
         };
-        self.frozen = Some(Frozen { table, mark, carry_before, cursor: 0 });
+        self.frozen = Some(Frozen { table, mark, carry_before, cursor: 0, is_folded: false });
         Some(job)
     }
 
     /// Completes a fold: carries what is left, notes the fold in the journal, and frees the segments that not
-    /// even a rollback by one fold would need.
+    /// even a rollback by one fold would need. After a clean stop it does nothing: the next start does it.
     ///
     /// # Errors
     /// [`CommitError`]; every later commit fails too.
     #[expect(clippy::needless_pass_by_value, reason = "a fold is completed once")]
     pub fn folded(&mut self, done: FoldDone) -> Result<(), CommitError> {
-        loop {
-            self.begin()?;
-            if self.carry_some(self.options.carry_bytes_per_commit.max(1 << 20)) {
-                break;
-            }
-            if self.record.len() > RECORD_HEADER_BYTES {
-                self.append()?;
-            }
-        }
-        let frozen = self.frozen.take().expect("a fold that is done was begun");
+        let frozen = self.frozen.as_mut().expect("a fold that is done was begun");
         assert_eq!(frozen.mark.fold, done.fold, "the fold that is done is the one that was begun");
-        self.mark = frozen.mark;
-        log_folded(&mut self.record, self.mark.fold, self.mark.through);
-        self.append()?;
-        let recycled = self.journal.recycle(self.mark.previous_through);
-        recycled.map_err(|error| self.fail(error))
+        frozen.is_folded = true;
+        while self.frozen.is_some() && !self.ledger.closed {
+            self.begin()?;
+            self.append_with_fold(self.options.carry_bytes_per_commit.max(1 << 20))?;
+        }
+        Ok(())
     }
 
     /// The number that the last commit has; 0 before the first.
@@ -225,6 +241,27 @@ impl Committer {
         }
         self.record.clear();
         self.record.resize(RECORD_HEADER_BYTES, 0);
+        Ok(())
+    }
+
+    /// Appends the record, with some of what a running fold has left to carry and with the fold's note if
+    /// that was all. A clean stop stays the last item of its record.
+    fn append_with_fold(&mut self, budget: usize) -> Result<(), CommitError> {
+        let mut completed = None;
+        if !self.ledger.closed && self.carry_some(budget) {
+            completed = self.frozen.take_if(|frozen| frozen.is_folded);
+        }
+        if let Some(frozen) = &completed {
+            log_folded(&mut self.record, frozen.mark.fold, frozen.mark.through);
+        }
+        if self.record.len() > RECORD_HEADER_BYTES {
+            self.append()?;
+        }
+        // Not before: the append may begin a segment, whose header must not name a fold that is not noted yet.
+        if let Some(frozen) = completed {
+            self.mark = frozen.mark;
+            self.journal.recycle(self.mark.previous_through).map_err(|error| self.fail(error))?;
+        }
         Ok(())
     }
 

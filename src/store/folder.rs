@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord};
 use crate::queue::message::{Message, Place, TopicId};
+use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, seal, unseal};
 use super::committer::{FoldDone, FoldJob, is_carried};
@@ -25,7 +26,7 @@ use super::keys::{
 use super::kv::{Batch, Kv};
 use super::listing::Listing;
 use super::page::{PagesError, pack, sort_time};
-use super::records::{put_topic, put_totals};
+use super::records::{put_time, put_topic, put_totals, time};
 use super::runs::{Remembered, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
 
 /// A fold failed. The journal still holds everything; the process is to end, and a restart folds again.
@@ -98,8 +99,13 @@ impl Folder {
             last.remove(intent_key(run, part));
         }
         self.listing.follow(&last);
-        let state =
-            PagesState { mark: job.mark, arrivals: job.arrivals, epoch: job.epoch, listing: self.listing.digest };
+        let state = PagesState {
+            mark: job.mark,
+            arrivals: job.arrivals,
+            epoch: job.epoch,
+            listing: self.listing.digest,
+            carry_before: job.carry_before,
+        };
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
         self.kv.apply(last)?;
         self.kv.make_durable()?;
@@ -289,6 +295,8 @@ pub(super) struct PagesState {
     pub(super) epoch: u32,
     /// Digest of everything that lists and counts.
     pub(super) listing: u64,
+    /// What fell due before this instant was left to the journal by the last fold.
+    pub(super) carry_before: Timestamp,
 }
 
 impl PagesState {
@@ -300,6 +308,7 @@ impl PagesState {
         put_u64(&mut payload, self.arrivals);
         put_u32(&mut payload, self.epoch);
         put_u64(&mut payload, self.listing);
+        put_time(&mut payload, self.carry_before);
         payload
     }
 
@@ -309,7 +318,13 @@ impl PagesState {
         let read = || {
             let mut input = Reader::new(unseal(&key, &value)?);
             let mark = FoldMark { fold: input.u64()?, through: input.u64()?, previous_through: input.u64()? };
-            let state = Self { mark, arrivals: input.u64()?, epoch: input.u32()?, listing: input.u64()? };
+            let state = Self {
+                mark,
+                arrivals: input.u64()?,
+                epoch: input.u32()?,
+                listing: input.u64()?,
+                carry_before: time(&mut input)?,
+            };
             input.finish()?;
             Ok(state)
         };

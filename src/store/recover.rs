@@ -1,6 +1,6 @@
 //! Recovery: pages as of the last fold, then the journal since.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord,
 use crate::queue::message::TopicId;
 
 use super::codec::{Malformed, Reader, unseal};
-use super::committer::Committer;
+use super::committer::{Committer, UnmarkedFold};
 use super::directory::Directory;
 use super::folder::{Folder, PagesState, remove_unfinished};
 use super::generation::Ledger;
@@ -67,13 +67,22 @@ pub(super) fn open_locked(
 ) -> Result<Opened, OpenError> {
     let state = PagesState::load(&*kv)?;
     let found = find_segments(&*log, &identity)?;
-    let chain = Chain::read(&*log, found.used, &state)?;
+    let mut chain = Chain::read(&*log, &found.used, &state, state.mark.through)?;
+    if chain.noted_fold(&*log)? < state.mark.fold {
+        chain = Chain::read(&*log, &found.used, &state, state.mark.previous_through)?;
+        let (pages, journal) = (state.mark.fold, chain.noted_fold(&*log)?);
+        // A fold may have become durable without its note in the journal, but only one.
+        if pages > journal + 1 {
+            return Err(OpenError::JournalBehind { pages, journal });
+        }
+    }
     remove_unfinished(&mut *kv)?;
     let folder = load_folder(kv, &state, lock.clone())?;
     let mut ledger = Ledger { arrivals: state.arrivals, epoch: state.epoch, ..Ledger::default() };
-    restore_pages(&folder, &chain, &*log, &mut ledger, sink)?;
+    let unmarked = chain.unmarked_fold(&*log)?;
+    restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
     restore_journal(&chain, &*log, &state, &mut ledger, sink)?;
-    check_counts(&folder.directory, &ledger)?;
+    check_counts(&folder.directory, &ledger, unmarked.as_ref())?;
     let torn = chain.torn.clone();
     let start = go_on(&mut *log, chain, found.spares, &state, &options)?;
     let (epoch, clean) = (ledger.epoch + 1, ledger.closed);
@@ -81,7 +90,7 @@ pub(super) fn open_locked(
     let max_spares = max_spares.max(options.spare_segments) + 2;
     let mut journal = Journal::new(log, identity.store, options.segment_bytes, max_spares, start);
     journal.prepare(options.spare_segments).map_err(OpenError::io("no journal segment can be made"))?;
-    let committer = Committer::new(journal, ledger, state.mark, options, lock);
+    let committer = Committer::new(journal, ledger, state.mark, options, unmarked, lock);
     Ok(Opened { committer, folder, epoch, clean, identity, torn })
 }
 
@@ -130,12 +139,19 @@ struct Chain {
     /// Other segments with a header, by sequence: the anchor of a rollback, or spares.
     others: BTreeMap<u64, UsedSegment>,
     state: PagesState,
+    /// The last commit before those that were asked for.
+    after: u64,
 }
 
 impl Chain {
-    /// Finds the records after `state.mark.through` and checks that none is missing.
-    fn read(log: &dyn SegmentLog, mut used: BTreeMap<u64, UsedSegment>, state: &PagesState) -> Result<Self, OpenError> {
-        let mark = state.mark;
+    /// Finds the records after commit `after` and checks that none is missing.
+    fn read(
+        log: &dyn SegmentLog,
+        used: &BTreeMap<u64, UsedSegment>,
+        state: &PagesState,
+        after: u64,
+    ) -> Result<Self, OpenError> {
+        let (mark, mut used) = (state.mark, used.clone());
         let headers_fold = used.values().map(|segment| segment.header.fold).max().unwrap_or(0);
         if headers_fold > mark.fold + 1 {
             return Err(OpenError::PagesRolledBack { pages: mark.fold, journal: headers_fold });
@@ -145,16 +161,16 @@ impl Chain {
         while let Some(sequence) = next.unwrap_or_else(|| used.last_key_value().map(|(&sequence, _)| sequence)) {
             let Some(segment) = used.remove(&sequence) else { break };
             needed.push_front(segment);
-            if segment.header.first_commit <= mark.through + 1 {
+            if segment.header.first_commit <= after + 1 {
                 break;
             }
             next = Some(sequence.checked_sub(1));
         }
         let first = needed.front().map(|segment| segment.header.first_commit);
-        if first.is_none_or(|first| first > mark.through + 1) && (first.is_some() || mark.fold > 0) {
-            return Err(OpenError::JournalGap { expected: mark.through + 1, found: first });
+        if first.is_none_or(|first| first > after + 1) && (first.is_some() || mark.fold > 0) {
+            return Err(OpenError::JournalGap { expected: after + 1, found: first });
         }
-        let mut chain = Self { segments: Vec::new(), end: 0, torn: None, others: used, state: *state };
+        let mut chain = Self { segments: Vec::new(), end: 0, torn: None, others: used, state: *state, after };
         while let Some(segment) = needed.pop_front() {
             chain.add(log, segment, needed.front())?;
         }
@@ -162,7 +178,6 @@ impl Chain {
         if last < mark.through {
             return Err(OpenError::JournalGap { expected: mark.through, found: Some(last) });
         }
-        chain.check_folds(log)?;
         Ok(chain)
     }
 
@@ -192,11 +207,12 @@ impl Chain {
         self.segments.last().map_or(0, |(segment, records)| segment.header.first_commit + records.len() as u64 - 1)
     }
 
-    /// Compares the folds that the journal knows of with the fold of the pages.
-    fn check_folds(&self, log: &dyn SegmentLog) -> Result<(), OpenError> {
+    /// The last fold that the journal knows of. Pages that are more than one fold behind it are refused;
+    /// one fold is repeated by the commits that follow.
+    fn noted_fold(&self, log: &dyn SegmentLog) -> Result<u64, OpenError> {
         let all = self.segments.iter().map(|(segment, _)| segment).chain(self.others.values());
         let mut journal = all.map(|segment| segment.header.fold).max().unwrap_or(0);
-        self.each(log, &mut |logged, _| {
+        self.each(log, self.after + 1..=u64::MAX, &mut |logged, _| {
             if let Logged::Folded { fold, .. } = logged {
                 journal = journal.max(fold);
             }
@@ -206,22 +222,41 @@ impl Chain {
         if journal > pages + 1 {
             return Err(OpenError::PagesRolledBack { pages, journal });
         }
-        // A fold may have become durable without its note in the journal, but only one.
-        if pages > journal + 1 {
-            return Err(OpenError::JournalBehind { pages, journal });
+        Ok(journal)
+    }
+
+    /// The frozen generation of a fold that the pages have and the journal does not: what it left to the
+    /// journal may not all have been carried.
+    fn unmarked_fold(&self, log: &dyn SegmentLog) -> Result<Option<UnmarkedFold>, OpenError> {
+        let mark = self.state.mark;
+        if self.after == mark.through {
+            return Ok(None);
         }
-        Ok(())
+        let mut frozen = Ledger::default();
+        self.each(log, self.after + 1..=mark.through, &mut |logged, bytes| {
+            replay(&mut frozen, logged, bytes, mark.fold - 1).map(|_| ())
+        })?;
+        Ok(Some(UnmarkedFold { table: frozen.young, carry_before: self.state.carry_before }))
     }
 
     /// Gives every change after the last fold and its size to `visit`.
-    fn each(
+    fn each_change(
         &self,
         log: &dyn SegmentLog,
         visit: &mut dyn FnMut(Logged, usize) -> Result<(), Malformed>,
     ) -> Result<(), OpenError> {
+        self.each(log, self.state.mark.through + 1..=u64::MAX, visit)
+    }
+
+    fn each(
+        &self,
+        log: &dyn SegmentLog,
+        commits: std::ops::RangeInclusive<u64>,
+        visit: &mut dyn FnMut(Logged, usize) -> Result<(), Malformed>,
+    ) -> Result<(), OpenError> {
         for (segment, records) in &self.segments {
             let contents = read_segment(log, segment.file)?;
-            for record in records.iter().filter(|record| record.commit > self.state.mark.through) {
+            for record in records.iter().filter(|record| commits.contains(&record.commit)) {
                 let mut input = Reader::new(record.payload(&contents));
                 let mut read_all = || {
                     while !input.is_empty() {
@@ -257,6 +292,7 @@ fn restore_pages(
     folder: &Folder,
     chain: &Chain,
     log: &dyn SegmentLog,
+    unmarked: Option<&UnmarkedFold>,
     ledger: &mut Ledger,
     sink: &mut dyn FnMut(Restored),
 ) -> Result<(), OpenError> {
@@ -269,14 +305,21 @@ fn restore_pages(
         sink(Restored::Totals(topic, totals));
     }
     folder.directory.each_message(&*folder.kv, &mut |message| sink(Restored::Message(message)))?;
-    let mark = folder.mark;
-    chain.each(log, &mut |logged, _| {
+    let mut carried = HashSet::new();
+    chain.each_change(log, &mut |logged, _| {
         match logged {
-            Logged::Carried { fold, message } if fold == mark.fold => sink(Restored::Message(message)),
+            Logged::Carried { fold, message } if fold == folder.mark.fold => {
+                carried.insert(message.id.arrival);
+                sink(Restored::Message(message));
+            }
             _ => {}
         }
         Ok(())
     })?;
+    let entries = unmarked.into_iter().flat_map(UnmarkedFold::to_carry);
+    entries.filter(|message| !carried.contains(&message.id.arrival)).for_each(|message| {
+        sink(Restored::Message(message.clone()));
+    });
     each::<Finished>(&*folder.kv, &folder.ended, &mut |ended| sink(Restored::Ended(ended)))?;
     each::<DedupRecord>(&*folder.kv, &folder.dedup, &mut |dedup| sink(Restored::Dedup(dedup)))?;
     Ok(())
@@ -324,7 +367,7 @@ fn restore_journal(
     if state.arrivals > 0 {
         sink(Restored::Change(Change::ArrivalsReserved(state.arrivals)));
     }
-    chain.each(log, &mut |logged, bytes| {
+    chain.each_change(log, &mut |logged, bytes| {
         ledger.closed = matches!(logged, Logged::Closed { .. });
         if let Some(change) = replay(ledger, logged, bytes, state.mark.fold)? {
             // A clean stop that was followed by another start says nothing any more; the last one does.
@@ -397,14 +440,19 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
 }
 
 /// The totals say how many messages live; pages and journal must hold as many.
-fn check_counts(directory: &Directory, ledger: &Ledger) -> Result<(), OpenError> {
+fn check_counts(directory: &Directory, ledger: &Ledger, unmarked: Option<&UnmarkedFold>) -> Result<(), OpenError> {
     let mut found = directory.live();
+    for message in unmarked.into_iter().flat_map(UnmarkedFold::to_carry) {
+        if ledger.young.entry(message.id.arrival).is_none() {
+            *found.entry(message.id.topic).or_default() += 1;
+        }
+    }
     for entry in &ledger.young.entries {
         let count = found.entry(entry.topic).or_default();
         // A page can lack a message only if it was lost; then the sums differ below.
         *count = (*count + u64::from(entry.state.is_some())).saturating_sub(u64::from(entry.in_pages.is_some()));
     }
-    let topics: std::collections::BTreeSet<_> = found.keys().chain(ledger.totals.keys()).copied().collect();
+    let topics: BTreeSet<_> = found.keys().chain(ledger.totals.keys()).copied().collect();
     for topic in topics {
         let totals = ledger.totals.get(&topic).copied().unwrap_or_default();
         let (counted, found) = (live(topic, &totals)?, found.get(&topic).copied().unwrap_or(0));

@@ -182,6 +182,7 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
                     true
                 }
                 3 => {
+                    run.media.log.fail_after(None);
                     run.close();
                     run.reopen();
                     true

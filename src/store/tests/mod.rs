@@ -24,7 +24,7 @@ const TINY: StoreOptions = StoreOptions {
     spare_segments: 1,
     generation_bytes: 6_000,
     carry_horizon_ms: 5_000,
-    carry_bytes_per_commit: 300,
+    carry_bytes_per_commit: 40,
     cache_bytes: 1 << 20,
     min_free_bytes: 0,
 };
