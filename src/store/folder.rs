@@ -58,6 +58,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
+    #[expect(clippy::needless_pass_by_value, reason = "a fold runs once, and its table is let go with it")]
     pub fn run(&mut self, job: FoldJob) -> Result<FoldDone, FoldError> {
         let fold = job.mark.fold;
         self.fold(&job).map_err(|problem| FoldError { fold, problem })

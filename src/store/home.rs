@@ -227,7 +227,7 @@ fn read_identity(path: &Path) -> Result<Identity, OpenError> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn unhex(text: &str) -> Option<[u8; 16]> {

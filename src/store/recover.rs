@@ -371,10 +371,10 @@ fn restore_journal(
         ledger.closed = matches!(logged, Logged::Closed { .. });
         if let Some(change) = replay(ledger, logged, bytes, state.mark.fold)? {
             // A clean stop that was followed by another start says nothing any more; the last one does.
-            if !matches!(change, Change::Closed { .. }) {
-                sink(Restored::Change(change));
-            } else {
+            if matches!(change, Change::Closed { .. }) {
                 ledger.last_close = Some(change);
+            } else {
+                sink(Restored::Change(change));
             }
         }
         ledger.young.bytes += bytes as u64;

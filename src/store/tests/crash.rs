@@ -61,20 +61,22 @@ impl Run {
             folds: 0,
             seen: Seen::default(),
         };
-        assert!(run.commit(vec![Change::Opened { epoch: opened.epoch, at: START }]));
+        assert!(run.commit(&[Change::Opened { epoch: opened.epoch, at: START }]));
         run
     }
 
-    fn commit(&mut self, changes: Vec<Change>) -> bool {
+    fn commit(&mut self, changes: &[Change]) -> bool {
         let mut after = self.durable.clone();
-        changes.iter().for_each(|change| after.apply(change));
-        if self.committer.commit(&changes).is_ok() {
+        for change in changes {
+            after.apply(change);
+        }
+        if self.committer.commit(changes).is_ok() {
             self.durable = after;
             true
         } else {
             self.in_flight = Some(after);
             self.seen.failed_commits += 1;
-            assert!(self.committer.commit(&changes).is_err(), "seed {}: a failure is final", self.seed);
+            assert!(self.committer.commit(changes).is_err(), "seed {}: a failure is final", self.seed);
             false
         }
     }
@@ -90,24 +92,20 @@ impl Run {
             changes.push(change);
         }
         self.seen.commits_in_fold += u64::from(self.job.is_some());
-        self.commit(changes)
+        self.commit(&changes)
     }
 
     fn fold(&mut self) -> bool {
         let Some(job) = self.job.take() else { return true };
-        match self.folder.run(job) {
-            Ok(done) => {
-                self.seen.left_pages += done.left;
-                let folded = self.committer.folded(done).is_ok();
-                self.seen.folds += u64::from(folded);
-                self.folds += u64::from(folded);
-                folded
-            }
-            Err(_) => {
-                self.seen.failed_folds += 1;
-                false
-            }
-        }
+        let Ok(done) = self.folder.run(job) else {
+            self.seen.failed_folds += 1;
+            return false;
+        };
+        self.seen.left_pages += done.left;
+        let folded = self.committer.folded(done).is_ok();
+        self.seen.folds += u64::from(folded);
+        self.folds += u64::from(folded);
+        folded
     }
 
     /// Cuts the power, starts again and compares.
@@ -149,12 +147,12 @@ impl Run {
         assert!(opened.epoch > self.durable.epoch, "seed {seed}: an epoch is never used twice");
         self.committer = opened.committer;
         self.folder = opened.folder;
-        assert!(self.commit(vec![Change::Opened { epoch: opened.epoch, at: self.now }]), "seed {seed}");
+        assert!(self.commit(&[Change::Opened { epoch: opened.epoch, at: self.now }]), "seed {seed}");
     }
 
     fn close(&mut self) {
         let leases = vec![self.samples.lease()];
-        assert!(self.commit(vec![Change::Closed { at: self.now, leases }]));
+        assert!(self.commit(&[Change::Closed { at: self.now, leases }]));
         assert!(self.committer.freeze(self.now).is_none(), "a close stays the last change");
     }
 }
@@ -163,7 +161,7 @@ impl Run {
 fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
     let mut seen = Seen::default();
     for seed in 0..300 {
-        let mut run = Run::new(seed, TINY, if seed % 5 == 0 { 12_000 } else { 300 });
+        let mut run = Run::new(seed, TINY, if seed.is_multiple_of(5) { 12_000 } else { 300 });
         run.seen = seen;
         for _ in 0..120 {
             let went_well = match run.samples.below(40) {
@@ -226,7 +224,7 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
 
 /// A store with two folds behind it and a third that is ready to run.
 fn before_third_fold(seed: u64) -> Run {
-    let mut run = Run::new(seed, TINY, if seed % 2 == 0 { 9_000 } else { 200 });
+    let mut run = Run::new(seed, TINY, if seed.is_multiple_of(2) { 9_000 } else { 200 });
     while run.folds < 2 {
         assert!(run.step());
         run.job = run.committer.fold_due(run.now);
@@ -361,14 +359,14 @@ fn a_nack_is_a_small_write_however_large_the_body() {
     };
     let content = crate::queue::message::Content { body: vec![1; 100_000].into(), ..(*produced.content).clone() };
     produced.content = content.into();
-    assert!(run.commit(vec![Change::Produced(produced.clone())]));
+    assert!(run.commit(&[Change::Produced(produced.clone())]));
     let before = run.committer.pressure();
     let mut moved = produced.clone();
     moved.progress.attempts += 1;
     moved.progress.due_at = START.plus(1_000);
     moved.record(run.samples.entry());
     let entry = moved.history.as_ref().and_then(|history| history.iter().last()).cloned();
-    assert!(run.commit(vec![Change::Moved { message: moved, previous: produced.place(), entry }]));
+    assert!(run.commit(&[Change::Moved { message: moved, previous: produced.place(), entry }]));
     let bytes = (run.committer.pressure() - before) * TINY.generation_bytes as f64;
     assert!(bytes < 400.0, "a nack took {bytes} bytes");
     run.restart();
