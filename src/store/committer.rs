@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::queue::change::{Change, Totals};
-use crate::queue::message::{HistoryEntry, Message, MessageId, Place, TopicId};
+use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
 use super::generation::{Entry, Generation, Ledger, carry_before};
@@ -242,12 +242,6 @@ impl Committer {
     /// The totals of a topic.
     pub fn totals(&self, topic: TopicId) -> Totals {
         self.ledger.totals.get(&topic).copied().unwrap_or_default()
-    }
-
-    /// The durable form of a message that changed since the last fold; `None`: look in the pages.
-    pub fn message(&self, id: MessageId) -> Option<&Message> {
-        let frozen = self.frozen.as_ref().map(|frozen| &*frozen.table);
-        self.ledger.young.message(id.arrival).or_else(|| frozen?.message(id.arrival))
     }
 
     fn begin(&mut self) -> Result<(), CommitError> {
