@@ -4,6 +4,7 @@
 //! `queue`; and `clock`, the only reader of time. `tests/tidy.rs` holds this to be true.
 
 pub mod queue;
+pub mod store;
 
 /// The generated types and services of `proto/duewheel/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, rustdoc::all)]
