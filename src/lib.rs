@@ -4,6 +4,7 @@
 //! `queue`; and `clock`, the only reader of time. `tests/tidy.rs` holds this to be true.
 
 pub mod clock;
+pub mod engine;
 pub mod queue;
 
 /// The generated types and services of `proto/duewheel/v1`.
