@@ -233,7 +233,7 @@ mod tests {
         owner: Owner<()>,
         time: ManualTime,
         inbox: mpsc::Sender<Input>,
-        rounds: mpsc::Receiver<CommitInput<()>>,
+        rounds: Receiver<CommitInput<()>>,
         permits: Arc<Semaphore>,
     }
 
