@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod engine;
 pub mod queue;
+pub mod store;
 
 /// The generated types and services of `proto/duewheel/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, rustdoc::all)]
