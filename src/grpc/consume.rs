@@ -150,9 +150,7 @@ impl Stream {
 
     fn settlements(&self, frame: Option<Frame>) -> Result<Batch, Fault> {
         match frame {
-            Some(Frame::Settlements(frame)) => {
-                from_wire::settlements(frame, self.engine.receipt_key(), self.engine.limits())
-            }
+            Some(Frame::Settlements(frame)) => from_wire::settlements(frame, self.engine.receipt_key()),
             Some(Frame::Start(_)) => Err(Fault::invalid("start", "must be the first frame only")),
             None => Err(Fault::invalid("frame", "is required: settlements")),
         }

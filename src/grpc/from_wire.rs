@@ -1,4 +1,7 @@
-//! Requests of the queue service, parsed into domain types: a value that exists is valid.
+//! Requests of the queue service, parsed into domain types.
+//!
+//! Only form is judged here. Limits are the queue's and the engine's to check, and their refusals come back with
+//! the same field names; windows are the exception, because only here the place in the list is known.
 
 use bytes::Bytes;
 
@@ -8,11 +11,9 @@ use super::time::{instant, span_ms, span_within};
 use crate::engine::{Fetch, Window};
 use crate::pb;
 use crate::queue::command::{Command, Due, KeyPolicy, Nack, NackReason, Produce, Target};
-use crate::queue::limits::{
-    Limits, MAX_ATTEMPTS, MAX_BATCH, MAX_FETCH_WAIT_MS, MAX_LEASE_MS, MAX_STREAM_TOPICS, MAX_WINDOW, MIN_LEASE_MS,
-};
+use crate::queue::limits::{MAX_BATCH, MAX_LEASE_MS, MAX_STREAM_TOPICS, MAX_WINDOW, MIN_LEASE_MS};
 use crate::queue::receipt::{Receipt, ReceiptKey};
-use crate::queue::schedule::{RetrySchedule, format_duration};
+use crate::queue::schedule::RetrySchedule;
 use crate::queue::values::{ConsumerName, DedupId, Headers, Key, NackText, TopicName};
 
 /// The topic named in the field at `path`.
@@ -21,34 +22,27 @@ pub(super) fn topic(path: &str, name: &str) -> Result<TopicName, Fault> {
 }
 
 /// The messages of a produce.
-pub(super) fn produce(name: &str, messages: Vec<pb::NewMessage>, limits: &Limits) -> Result<Batch, Fault> {
+pub(super) fn produce(name: &str, messages: Vec<pb::NewMessage>) -> Result<Batch, Fault> {
     let topic = topic("topic", name)?;
     check_count("messages", messages.len())?;
     let mut batch = Batch::with_capacity(messages.len());
-    batch.extend("messages", messages, |message| new_message(&topic, message, limits).map(Command::Produce));
+    batch.extend("messages", messages, |message| new_message(&topic, message).map(Command::Produce));
     Ok(batch)
 }
 
-fn new_message(topic: &TopicName, message: pb::NewMessage, limits: &Limits) -> Result<Produce, Fault> {
+fn new_message(topic: &TopicName, message: pb::NewMessage) -> Result<Produce, Fault> {
     let key_policy = match pb::KeyPolicy::try_from(message.key_policy) {
         Ok(pb::KeyPolicy::Unspecified | pb::KeyPolicy::Reject) => KeyPolicy::Reject,
         Ok(pb::KeyPolicy::Replace) => KeyPolicy::Replace,
         Ok(pb::KeyPolicy::Keep) => KeyPolicy::Keep,
         Err(_) => return Err(unknown("key_policy", message.key_policy)),
     };
-    if message.body.len() > limits.max_body_bytes {
-        let problem = format!("{} bytes; at most {}", message.body.len(), limits.max_body_bytes);
-        return Err(Fault::invalid("body", problem));
-    }
-    if message.max_attempts > MAX_ATTEMPTS {
-        return Err(Fault::invalid("max_attempts", format!("{}; at most {MAX_ATTEMPTS}", message.max_attempts)));
-    }
     Ok(Produce {
         topic: topic.clone(),
         key: optional(&message.key, Key::parse)?,
         headers: Headers::parse(message.headers)?,
         body: message.body,
-        due: message.first_wait.map(|wait| first_wait(wait, limits)).transpose()?,
+        due: message.first_wait.map(first_wait).transpose()?,
         schedule: message.schedule.as_ref().map(message_schedule).transpose()?,
         max_attempts: Some(message.max_attempts).filter(|&max| max > 0),
         key_policy,
@@ -65,20 +59,11 @@ fn unknown(path: &str, number: i32) -> Fault {
     Fault::invalid(path, format!("{number} is not a value of this enum"))
 }
 
-fn first_wait(wait: pb::new_message::FirstWait, limits: &Limits) -> Result<Due, Fault> {
+fn first_wait(wait: pb::new_message::FirstWait) -> Result<Due, Fault> {
     match wait {
-        pb::new_message::FirstWait::Delay(span) => delay(span, limits).map(Due::After),
+        pb::new_message::FirstWait::Delay(span) => span_ms("delay", span).map(Due::After),
         pb::new_message::FirstWait::DueAt(at) => instant("due_at", at).map(Due::At),
     }
-}
-
-fn delay(span: prost_types::Duration, limits: &Limits) -> Result<u64, Fault> {
-    let ms = span_ms("delay", span)?;
-    if ms > limits.max_delay_ms {
-        let problem = format!("{}; at most {}", format_duration(ms), format_duration(limits.max_delay_ms));
-        return Err(Fault::invalid("delay", problem));
-    }
-    Ok(ms)
 }
 
 fn message_schedule(wire: &pb::RetrySchedule) -> Result<RetrySchedule, Fault> {
@@ -105,10 +90,10 @@ pub(super) fn acks(receipts: Vec<Bytes>, key: &ReceiptKey) -> Result<Batch, Faul
 }
 
 /// The nacks of a request.
-pub(super) fn nacks(nacks: Vec<pb::NackItem>, key: &ReceiptKey, limits: &Limits) -> Result<Batch, Fault> {
+pub(super) fn nacks(nacks: Vec<pb::NackItem>, key: &ReceiptKey) -> Result<Batch, Fault> {
     check_count("nacks", nacks.len())?;
     let mut batch = Batch::with_capacity(nacks.len());
-    batch.extend("nacks", nacks, |item| nack(&item, key, limits));
+    batch.extend("nacks", nacks, |item| nack(&item, key));
     Ok(batch)
 }
 
@@ -121,14 +106,14 @@ pub(super) fn extends(extends: Vec<pb::ExtendItem>, key: &ReceiptKey) -> Result<
 }
 
 /// The settlements of a consume frame, in the order acks, nacks, extends; there may be none.
-pub(super) fn settlements(frame: pb::Settlements, key: &ReceiptKey, limits: &Limits) -> Result<Batch, Fault> {
+pub(super) fn settlements(frame: pb::Settlements, key: &ReceiptKey) -> Result<Batch, Fault> {
     let count = frame.acks.len() + frame.nacks.len() + frame.extends.len();
     if count > MAX_BATCH {
         return Err(Fault::invalid("settlements", format!("{count} items; at most {MAX_BATCH} in all")));
     }
     let mut batch = Batch::with_capacity(count);
     batch.extend("settlements.acks", frame.acks, |sealed| ack(&sealed, key));
-    batch.extend("settlements.nacks", frame.nacks, |item| nack(&item, key, limits));
+    batch.extend("settlements.nacks", frame.nacks, |item| nack(&item, key));
     batch.extend("settlements.extends", frame.extends, |item| extend(&item, key));
     Ok(batch)
 }
@@ -142,9 +127,9 @@ fn receipt(path: &str, sealed: &[u8], key: &ReceiptKey) -> Result<Receipt, Fault
     key.open(sealed).map_err(|_| Fault::receipt(path))
 }
 
-fn nack(item: &pb::NackItem, key: &ReceiptKey, limits: &Limits) -> Result<Command, Fault> {
+fn nack(item: &pb::NackItem, key: &ReceiptKey) -> Result<Command, Fault> {
     let receipt = receipt("receipt", &item.receipt, key)?;
-    let delay_ms = item.delay.map(|span| delay(span, limits)).transpose()?;
+    let delay_ms = item.delay.map(|span| span_ms("delay", span)).transpose()?;
     let reason = match pb::NackReason::try_from(item.reason) {
         Ok(pb::NackReason::NotYet) => NackReason::NotYet(delay_ms),
         Ok(pb::NackReason::Failed) => NackReason::Failed(delay_ms),
@@ -164,21 +149,16 @@ fn extend(item: &pb::ExtendItem, key: &ReceiptKey) -> Result<Command, Fault> {
 }
 
 fn lease(span: Option<prost_types::Duration>) -> Result<Option<u64>, Fault> {
-    span.map(|span| span_within("lease", span, MIN_LEASE_MS, MAX_LEASE_MS)).transpose()
+    span.map(|span| span_ms("lease", span)).transpose()
 }
 
 /// A fetch.
 pub(super) fn fetch(request: &pb::FetchRequest) -> Result<Fetch, Fault> {
-    let max = usize::try_from(request.max_messages.max(1)).expect("u32 fits usize");
-    if max > MAX_BATCH {
-        return Err(Fault::invalid("max_messages", format!("{max}; must be 1 to {MAX_BATCH}")));
-    }
-    let wait = request.wait.map(|span| span_within("wait", span, 0, MAX_FETCH_WAIT_MS)).transpose()?;
     Ok(Fetch {
         topic: topic("topic", &request.topic)?,
         consumer_name: ConsumerName::parse(&request.consumer)?,
-        max,
-        wait_ms: wait.unwrap_or(0),
+        max: usize::try_from(request.max_messages.max(1)).expect("u32 fits usize"),
+        wait_ms: request.wait.map_or(Ok(0), |span| span_ms("wait", span))?,
         lease_ms: lease(request.lease)?,
     })
 }
@@ -208,7 +188,8 @@ fn window(wire: &pb::TopicWindow) -> Result<Window, Fault> {
     if !(1..=MAX_WINDOW).contains(&wire.window) {
         return Err(Fault::invalid("window", format!("{}; must be 1 to {MAX_WINDOW}", wire.window)));
     }
-    Ok(Window { topic, window: wire.window, lease_ms: lease(wire.lease)? })
+    let lease = wire.lease.map(|span| span_within("lease", span, MIN_LEASE_MS, MAX_LEASE_MS)).transpose()?;
+    Ok(Window { topic, window: wire.window, lease_ms: lease })
 }
 
 /// The message that a request refers to, and its topic.
@@ -235,10 +216,10 @@ pub(super) fn cancel(request: pb::CancelRequest) -> Result<Command, Fault> {
 }
 
 /// A reschedule.
-pub(super) fn reschedule(request: pb::RescheduleRequest, limits: &Limits) -> Result<Command, Fault> {
+pub(super) fn reschedule(request: pb::RescheduleRequest) -> Result<Command, Fault> {
     let (topic, target) = target(&request.topic, request.message)?;
     let due = match request.due {
-        Some(pb::reschedule_request::Due::Delay(span)) => Due::After(delay(span, limits)?),
+        Some(pb::reschedule_request::Due::Delay(span)) => Due::After(span_ms("delay", span)?),
         Some(pb::reschedule_request::Due::DueAt(at)) => Due::At(instant("due_at", at)?),
         None => return Err(Fault::invalid("due", "is required: a delay or due_at")),
     };

@@ -52,7 +52,7 @@ impl Stream {
                 fault = &mut stopped => break Some(fault),
                 request = requests.message(), if may_take => match request {
                     Ok(Some(request)) => {
-                        match from_wire::produce(&request.topic, request.messages, self.engine.limits()) {
+                        match from_wire::produce(&request.topic, request.messages) {
                             Ok(batch) => self.pipeline.push(batch),
                             Err(fault) => break Some(fault),
                         }

@@ -33,7 +33,7 @@ impl Queue {
 impl QueueService for Queue {
     async fn produce(&self, request: Request<ProduceRequest>) -> Result<Response<ProduceResponse>, Status> {
         let (engine, request) = (self.broker.engine()?, request.into_inner());
-        let batch = from_wire::produce(&request.topic, request.messages, engine.limits())?;
+        let batch = from_wire::produce(&request.topic, request.messages)?;
         let results = produce_results(apply_all(engine, batch).await?);
         Ok(Response::new(ProduceResponse { results }))
     }
@@ -73,7 +73,7 @@ impl QueueService for Queue {
 
     async fn nack(&self, request: Request<NackRequest>) -> Result<Response<NackResponse>, Status> {
         let engine = self.broker.engine()?;
-        let batch = from_wire::nacks(request.into_inner().nacks, engine.receipt_key(), engine.limits())?;
+        let batch = from_wire::nacks(request.into_inner().nacks, engine.receipt_key())?;
         let results = settlement_results(apply_all(engine, batch).await?);
         Ok(Response::new(NackResponse { results }))
     }
@@ -95,7 +95,7 @@ impl QueueService for Queue {
 
     async fn reschedule(&self, request: Request<RescheduleRequest>) -> Result<Response<RescheduleResponse>, Status> {
         let engine = self.broker.engine()?;
-        match apply(engine, from_wire::reschedule(request.into_inner(), engine.limits())?).await? {
+        match apply(engine, from_wire::reschedule(request.into_inner())?).await? {
             Reply::Reschedule(reply) => Ok(Response::new(to_wire::rescheduled(reply))),
             other => unreachable!("a reschedule is not answered by {other:?}"),
         }
