@@ -103,6 +103,9 @@ impl Queue {
 
     /// Gives back all leases of a stream that ended; returns how many.
     pub(super) fn return_all(&mut self, now: Timestamp, consumer: ConsumerId, effects: &mut Effects) -> usize {
+        if consumer == ConsumerId::NONE {
+            return 0;
+        }
         let held: Vec<u64> =
             self.leases.range((consumer, 0)..=(consumer, u64::MAX)).map(|&(_, arrival)| arrival).collect();
         for arrival in &held {
