@@ -8,6 +8,7 @@ pub mod engine;
 pub mod grpc;
 pub mod queue;
 pub mod server;
+pub mod store;
 
 /// The generated types and services of `proto/duewheel/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, rustdoc::all)]
