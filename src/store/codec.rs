@@ -9,10 +9,14 @@ pub(super) struct Malformed(pub(super) &'static str);
 
 pub(super) fn put_u64(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
+        out.push(low_byte(value) | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    out.push(low_byte(value));
+}
+
+fn low_byte(value: u64) -> u8 {
+    value.to_le_bytes()[0]
 }
 
 pub(super) fn put_u32(out: &mut Vec<u8>, value: u32) {

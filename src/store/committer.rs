@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::queue::change::{Change, Totals};
-use crate::queue::message::{HistoryEntry, Message, MessageId, Place, TopicId};
+use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
 use super::generation::{Entry, Generation, Ledger, carry_before};
@@ -39,12 +39,17 @@ pub enum CommitError {
 /// The largest commit, bytes. The engine bounds rounds far below.
 pub const MAX_COMMIT_BYTES: usize = 1 << 30;
 
+/// Items of a retired table that a commit frees.
+const SHED_PER_COMMIT: usize = 4_096;
+
 /// Makes changes durable: one append and one sync for each commit.
 pub struct Committer {
     journal: Journal,
     ledger: Ledger,
     mark: FoldMark,
     frozen: Option<Frozen>,
+    /// A table that nobody needs any more, freed bit by bit.
+    retired: Option<Generation>,
     options: StoreOptions,
     record: Vec<u8>,
     failed: Option<Arc<std::io::Error>>,
@@ -114,8 +119,17 @@ impl Committer {
         unmarked: Option<UnmarkedFold>,
         lock: Option<Arc<HomeLock>>,
     ) -> Self {
-        let mut committer =
-            Self { journal, ledger, mark, frozen: None, options, record: Vec::new(), failed: None, _lock: lock };
+        let mut committer = Self {
+            journal,
+            ledger,
+            mark,
+            frozen: None,
+            retired: None,
+            options,
+            record: Vec::new(),
+            failed: None,
+            _lock: lock,
+        };
         if let Some(UnmarkedFold { table, carry_before }) = unmarked {
             let table = Arc::new(table);
             committer.frozen = Some(Frozen { table, mark, carry_before, cursor: 0, is_folded: true });
@@ -166,7 +180,8 @@ impl Committer {
         if self.frozen.is_some() || self.failed.is_some() || self.ledger.closed || is_idle {
             return None;
         }
-        let table = Arc::new(std::mem::take(&mut self.ledger.young));
+        let next = Generation::sized_like(&self.ledger.young);
+        let table = Arc::new(std::mem::replace(&mut self.ledger.young, next));
         let budget = self.options.generation_bytes / 4;
         let carry_before = carry_before(&table, now, self.options.carry_horizon_ms, budget);
         let mark = FoldMark { fold: self.mark.fold + 1, through, previous_through: self.mark.through };
@@ -229,12 +244,6 @@ impl Committer {
         self.ledger.totals.get(&topic).copied().unwrap_or_default()
     }
 
-    /// The durable form of a message that changed since the last fold; `None`: look in the pages.
-    pub fn message(&self, id: MessageId) -> Option<&Message> {
-        let frozen = self.frozen.as_ref().map(|frozen| &*frozen.table);
-        self.ledger.young.message(id.arrival).or_else(|| frozen?.message(id.arrival))
-    }
-
     fn begin(&mut self) -> Result<(), CommitError> {
         if let Some(error) = &self.failed {
             return Err(CommitError::Failed(Arc::clone(error)));
@@ -260,8 +269,10 @@ impl Committer {
         // Not before: the append may begin a segment, whose header must not name a fold that is not noted yet.
         if let Some(frozen) = completed {
             self.mark = frozen.mark;
+            self.retired = Arc::into_inner(frozen.table);
             self.journal.recycle(self.mark.previous_through).map_err(|error| self.fail(error))?;
         }
+        self.retired.take_if(|table| table.shed(SHED_PER_COMMIT));
         Ok(())
     }
 

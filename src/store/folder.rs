@@ -21,7 +21,7 @@ use super::directory::{Directory, FoldOfDirectory};
 use super::home::HomeLock;
 use super::journal::FoldMark;
 use super::keys::{
-    INTENT, Level, MAX_VALUE_BYTES, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, chunk_run, intent_key, topic_key,
+    INTENT, Level, MAX_VALUE_BYTES, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, intent_key, parse_chunk_key, topic_key,
 };
 use super::kv::{Batch, Kv};
 use super::listing::Listing;
@@ -58,6 +58,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
+    #[expect(clippy::needless_pass_by_value, reason = "a fold runs once, and its table is let go with it")]
     pub fn run(&mut self, job: FoldJob) -> Result<FoldDone, FoldError> {
         let fold = job.mark.fold;
         self.fold(&job).map_err(|problem| FoldError { fold, problem })
@@ -228,7 +229,7 @@ fn remove_copies(
         if located.may_be_chunked {
             kv.scan(&chunk_prefix(topic, arrival), &mut |key, _| {
                 // The same message may have been written again by this run.
-                if chunk_run(key).is_some_and(|run| run < job.mark.fold) {
+                if parse_chunk_key(key).is_some_and(|(_, run)| run < job.mark.fold) {
                     last.remove(key.to_vec());
                 }
                 ControlFlow::Continue(())

@@ -36,6 +36,24 @@ pub(super) struct Generation {
 }
 
 impl Generation {
+    /// An empty one with room for about as much as `other` holds, so that it does not stop to grow.
+    pub(super) fn sized_like(other: &Self) -> Self {
+        Self {
+            index: HashMap::with_capacity(other.index.len()),
+            entries: Vec::with_capacity(other.entries.len()),
+            ..Self::default()
+        }
+    }
+
+    /// Frees up to `count` items of each kind; true when nothing is left. Freeing everything at once would
+    /// hold up a commit.
+    pub(super) fn shed(&mut self, count: usize) -> bool {
+        self.entries.truncate(self.entries.len().saturating_sub(count));
+        self.ended.truncate(self.ended.len().saturating_sub(count));
+        self.dedup.truncate(self.dedup.len().saturating_sub(count));
+        self.entries.is_empty() && self.ended.is_empty() && self.dedup.is_empty()
+    }
+
     pub(super) fn entry(&self, arrival: u64) -> Option<&Entry> {
         self.index.get(&arrival).map(|&at| &self.entries[at])
     }
@@ -135,19 +153,21 @@ impl Ledger {
 }
 
 /// Chooses the instant before which live messages are carried in the journal instead of being folded: `now`
-/// plus at most `horizon_ms`, and so early that the carried take no more than `budget` bytes, since a
+/// plus at most `horizon_ms`, and so early that the carried take about `budget` bytes at most, since a
 /// generation that starts full would be folded again at once.
 pub(super) fn carry_before(young: &Generation, now: Timestamp, horizon_ms: u64, budget: u64) -> Timestamp {
-    const STEPS: u64 = 64;
-    let step_ms = (horizon_ms / (STEPS - 1)).max(1);
-    let mut bytes = [0_u64; STEPS as usize];
-    for entry in &young.entries {
+    const STEPS: usize = 64;
+    // A sample is enough for a budget, and a commit waits for this.
+    let stride = young.entries.len() / 8_192 + 1;
+    let step_ms = (horizon_ms / (STEPS as u64 - 1)).max(1);
+    let mut bytes = [0_u64; STEPS];
+    for entry in young.entries.iter().step_by(stride) {
         let Some(message) = &entry.state else { continue };
         let Place::Due(due) = message.place() else { continue };
         // Step 0 is what is due already; step n what falls due within n steps.
         let step = due.since(now).div_ceil(step_ms);
-        if step < STEPS {
-            bytes[usize::try_from(step).expect("below STEPS")] += u64::from(entry.bytes);
+        if let Some(bytes) = usize::try_from(step).ok().and_then(|step| bytes.get_mut(step)) {
+            *bytes += u64::from(entry.bytes) * stride as u64;
         }
     }
     let mut total = 0;

@@ -11,7 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -41,8 +41,10 @@ pub struct Identity {
 /// A data directory that this process has locked.
 pub(super) struct Home {
     pub(super) identity: Identity,
+    path: PathBuf,
     pub(super) journal: PathBuf,
     pub(super) pages: PathBuf,
+    is_made: bool,
     pub(super) lock: HomeLock,
 }
 
@@ -55,12 +57,10 @@ impl Home {
     /// Opens a data directory; makes it if it is missing or empty.
     pub(super) fn open(path: &Path, min_free_bytes: u64) -> Result<Self, OpenError> {
         make_directory(path)?;
-        let names = names(path)?;
-        let is_made = names.iter().any(|name| name == FORMAT);
-        if !is_made {
-            refuse_foreign(path, &names)?;
-        }
+        refuse_foreign(path, &names(path)?)?;
         let lock = lock(path)?;
+        // Only now is it sure that nobody else is making it.
+        let is_made = names(path)?.iter().any(|name| name == FORMAT);
         check_space(path, min_free_bytes)?;
         let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
         let identity = if is_made {
@@ -78,15 +78,15 @@ impl Home {
         } else {
             begin(path, &[&journal, &pages])?
         };
-        Ok(Self { identity, journal, pages, lock })
+        Ok(Self { identity, path: path.to_owned(), journal, pages, is_made, lock })
     }
 
     /// Completes a directory that was being made; its parts exist now. Does nothing to one that is complete.
-    pub(super) fn finish(path: &Path) -> Result<(), OpenError> {
-        let unfinished = path.join(UNFINISHED);
-        if unfinished.exists() {
-            fs::rename(&unfinished, path.join(FORMAT)).map_err(write_error(&unfinished))?;
-            sync_directory(path)?;
+    pub(super) fn finish(&self) -> Result<(), OpenError> {
+        if !self.is_made {
+            let unfinished = self.path.join(UNFINISHED);
+            fs::rename(&unfinished, self.path.join(FORMAT)).map_err(write_error(&unfinished))?;
+            sync_directory(&self.path)?;
         }
         Ok(())
     }
@@ -99,7 +99,8 @@ fn make_directory(path: &Path) -> Result<(), OpenError> {
     if path.exists() {
         return Err(OpenError::NotADirectory { path: path.to_owned() });
     }
-    fs::create_dir_all(path).map_err(write_error(path))?;
+    // Bodies of messages are nobody else's business.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(write_error(path))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     sync_directory(parent)
 }
@@ -116,6 +117,9 @@ fn names(path: &Path) -> Result<Vec<String>, OpenError> {
 
 /// A directory without `FORMAT` may hold nothing but what an interrupted start has left.
 fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), OpenError> {
+    if names.iter().any(|name| name == FORMAT) {
+        return Ok(());
+    }
     let being_made = names.iter().any(|name| name == UNFINISHED);
     let foreign = names.iter().find(|name| match name.as_str() {
         // A file system of its own has this directory from birth.
@@ -227,7 +231,7 @@ fn read_identity(path: &Path) -> Result<Identity, OpenError> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn unhex(text: &str) -> Option<[u8; 16]> {

@@ -87,7 +87,7 @@ impl Journal {
 
     /// Makes blank segments until there are `count` spares.
     pub(super) fn prepare(&mut self, count: usize) -> io::Result<()> {
-        while self.spares.len() < count.min(self.max_spares) {
+        while self.spares.len() < count {
             let file = self.log.create(self.segment_bytes)?;
             self.spares.push((file, self.segment_bytes));
         }
@@ -115,13 +115,15 @@ impl Journal {
     fn begin_segment(&mut self, needed: u64, facts: HeaderFacts) -> io::Result<()> {
         let least = needed + HEADER_BYTES as u64;
         let spare = self.spares.iter().position(|&(_, bytes)| bytes >= least);
-        let (file, bytes) = match spare {
-            Some(at) => self.spares.swap_remove(at),
-            None => {
-                let bytes = self.segment_bytes.max(least);
-                (self.log.create(bytes)?, bytes)
-            }
+        let (file, bytes) = if let Some(at) = spare {
+            self.spares.swap_remove(at)
+        } else {
+            let bytes = self.segment_bytes.max(least);
+            (self.log.create(bytes)?, bytes)
         };
+        if self.spares.is_empty() {
+            self.log.prepare(self.segment_bytes);
+        }
         let header = SegmentHeader {
             store: self.store,
             epoch: facts.epoch,

@@ -170,10 +170,11 @@ pub(super) fn chunk_key(topic: TopicId, arrival: u64, run: u64, chunk: u32) -> V
     key
 }
 
-/// The run of a chunk key.
-pub(super) fn chunk_run(key: &[u8]) -> Option<u64> {
+/// The message's arrival number and the run of a chunk key.
+pub(super) fn parse_chunk_key(key: &[u8]) -> Option<(u64, u64)> {
     let key: &[u8; 25] = key.try_into().ok()?;
-    Some(u64::from_be_bytes(std::array::from_fn(|i| key[13 + i])))
+    let word = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| key[at + i]));
+    Some((word(5), word(13)))
 }
 
 pub(super) fn intent_key(run: u64, part: u32) -> Vec<u8> {

@@ -1,12 +1,12 @@
 //! The append log under the journal: segment files of a fixed size, zero-filled when made, so that a write
 //! never changes a file's length and a sync has no metadata to write.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-use std::collections::BTreeMap;
+use std::thread::JoinHandle;
 
 /// Number of a segment file; it says nothing about the order of the contents.
 pub type SegmentFile = u32;
@@ -23,6 +23,10 @@ pub trait SegmentLog: Send {
     /// # Errors
     /// Any error of the medium; no file is left behind.
     fn create(&mut self, bytes: u64) -> io::Result<SegmentFile>;
+    /// A hint that a file of `bytes` will be wanted soon; it may be made in the background.
+    fn prepare(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
     /// Reads a whole file.
     ///
     /// # Errors
@@ -52,6 +56,8 @@ pub struct FileLog {
     directory: PathBuf,
     handle: File,
     files: BTreeMap<SegmentFile, (File, u64)>,
+    /// A file that is being made for the next [`SegmentLog::create`].
+    next: Option<(u64, JoinHandle<io::Result<File>>)>,
 }
 
 const SUFFIX: &str = ".segment";
@@ -64,7 +70,12 @@ impl FileLog {
     /// # Errors
     /// Any error of the file system.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        let mut log = Self { directory: directory.to_owned(), handle: File::open(directory)?, files: BTreeMap::new() };
+        let mut log = Self {
+            directory: directory.to_owned(),
+            handle: File::open(directory)?,
+            files: BTreeMap::new(),
+            next: None,
+        };
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -81,24 +92,57 @@ impl FileLog {
     }
 
     fn path(&self, file: SegmentFile) -> PathBuf {
-        self.directory.join(format!("{file:08}{SUFFIX}"))
+        path(&self.directory, file)
+    }
+
+    fn next_number(&self) -> SegmentFile {
+        self.files.last_key_value().map_or(1, |(number, _)| number + 1)
     }
 
     fn file(&self, file: SegmentFile) -> io::Result<&File> {
         self.files.get(&file).map(|(file, _)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
 
-    fn fill(path: &Path, bytes: u64) -> io::Result<File> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        let zeros = vec![0; usize::try_from(bytes.min(1 << 20)).expect("at most 1 MiB")];
-        let mut offset = 0;
-        while offset < bytes {
-            let len = zeros.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
-            file.write_all_at(&zeros[..len], offset)?;
-            offset += len as u64;
+fn path(directory: &Path, file: SegmentFile) -> PathBuf {
+    directory.join(format!("{file:08}{SUFFIX}"))
+}
+
+/// Makes a file of zeros under a name that says it is unfinished, and renames it when it is durable.
+fn make(directory: &Path, handle: &File, number: SegmentFile, bytes: u64) -> io::Result<File> {
+    let unfinished = directory.join(format!("{number:08}{UNFINISHED_SUFFIX}"));
+    let file = match fill(&unfinished, bytes) {
+        Ok(file) => file,
+        Err(error) => {
+            // The disk may be full: give the room back at once. The first error is the one to tell.
+            let _ = fs::remove_file(&unfinished);
+            return Err(error);
         }
-        file.sync_all()?;
-        Ok(file)
+    };
+    fs::rename(&unfinished, path(directory, number))?;
+    handle.sync_all()?;
+    Ok(file)
+}
+
+fn fill(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+    let zeros = vec![0; usize::try_from(bytes.min(1 << 20)).expect("at most 1 MiB")];
+    let mut offset = 0;
+    while offset < bytes {
+        let len = zeros.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+        file.write_all_at(&zeros[..len], offset)?;
+        offset += len as u64;
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+impl Drop for FileLog {
+    fn drop(&mut self) {
+        // So that no file appears in a directory that somebody else may have opened by then.
+        if let Some((_, making)) = self.next.take() {
+            let _ = making.join();
+        }
     }
 }
 
@@ -108,21 +152,30 @@ impl SegmentLog for FileLog {
     }
 
     fn create(&mut self, bytes: u64) -> io::Result<SegmentFile> {
-        let number = self.files.last_key_value().map_or(1, |(number, _)| number + 1);
-        let path = self.path(number);
-        let unfinished = self.directory.join(format!("{number:08}{UNFINISHED_SUFFIX}"));
-        let file = match Self::fill(&unfinished, bytes) {
-            Ok(file) => file,
-            Err(error) => {
-                // The disk may be full: give the room back at once. The first error is the one to tell.
-                let _ = fs::remove_file(&unfinished);
-                return Err(error);
+        if let Some((prepared, making)) = self.next.take() {
+            let file = making.join().map_err(|_| io::Error::other("the maker of a segment panicked"))??;
+            let number = self.next_number();
+            self.files.insert(number, (file, prepared));
+            if prepared == bytes {
+                return Ok(number);
             }
-        };
-        fs::rename(&unfinished, &path)?;
-        self.handle.sync_all()?;
+        }
+        let number = self.next_number();
+        let file = make(&self.directory, &self.handle, number, bytes)?;
         self.files.insert(number, (file, bytes));
         Ok(number)
+    }
+
+    fn prepare(&mut self, bytes: u64) {
+        if self.next.is_some() {
+            return;
+        }
+        let (directory, number) = (self.directory.clone(), self.next_number());
+        let Ok(handle) = self.handle.try_clone() else { return };
+        let making = std::thread::Builder::new().name("segment".to_owned());
+        let making = making.spawn(move || make(&directory, &handle, number, bytes));
+        // Without a thread the file is made when it is wanted.
+        self.next = making.ok().map(|making| (bytes, making));
     }
 
     fn read(&self, file: SegmentFile) -> io::Result<Vec<u8>> {

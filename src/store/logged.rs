@@ -121,7 +121,9 @@ pub(super) fn log_closed(out: &mut Vec<u8>, at: Timestamp, leases: &[OpenLease])
     out.push(9);
     put_time(out, at);
     put_u64(out, leases.len() as u64);
-    leases.iter().for_each(|lease| put_lease(out, lease));
+    for lease in leases {
+        put_lease(out, lease);
+    }
 }
 
 pub(super) fn log_carried(out: &mut Vec<u8>, fold: u64, message: &Message) {

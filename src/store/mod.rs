@@ -21,6 +21,7 @@
 //! What it is not: it knows no clock (callers pass `now`), no lease, no retry rule, and it starts no thread.
 //! The files are in `docs/storage.md`, byte by byte.
 
+mod chain;
 mod codec;
 mod committer;
 mod directory;
@@ -74,6 +75,6 @@ pub fn open(directory: &Path, options: StoreOptions, sink: &mut dyn FnMut(Restor
     })?;
     let reading = OpenError::io(format!("{} cannot be read", home.journal.display()));
     let log = FileLog::open(&home.journal).map_err(reading)?;
-    home::Home::finish(directory)?;
+    home.finish()?;
     recover::open_locked(Box::new(log), Box::new(pages), home.identity, options, Some(Arc::new(home.lock)), sink)
 }

@@ -342,7 +342,9 @@ pub(super) fn dedup(input: &mut Reader<'_>) -> Result<DedupRecord, Malformed> {
 
 pub(super) fn put_totals(out: &mut Vec<u8>, totals: &Totals) {
     let fields = [totals.produced, totals.acked, totals.cancelled, totals.replaced, totals.purged, totals.quarantined];
-    fields.into_iter().for_each(|field| put_u64(out, field));
+    for field in fields {
+        put_u64(out, field);
+    }
 }
 
 pub(super) fn totals(input: &mut Reader<'_>) -> Result<Totals, Malformed> {

@@ -1,5 +1,7 @@
 //! Tests of the store as a whole, over the lossy doubles and over real files.
 
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "numbers of tests are small")]
+
 mod crash;
 mod damage;
 mod files;

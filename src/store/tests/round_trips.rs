@@ -44,7 +44,7 @@ fn every_record_reads_back_as_it_was_written() {
         check(seed, &dedup, &written(|out| records::put_dedup(out, &dedup)), records::dedup);
         let lease = samples.lease();
         check(seed, &lease, &written(|out| records::put_lease(out, &lease)), records::lease);
-        let totals = Totals { produced: samples.chance.next(), acked: seed, ..Totals::default() };
+        let totals = Totals { produced: samples.chance.number(), acked: seed, ..Totals::default() };
         check(seed, &totals, &written(|out| records::put_totals(out, &totals)), records::totals);
     }
 }
@@ -107,7 +107,7 @@ fn random_bytes_are_refused_or_read_but_never_panic() {
 fn numbers_keep_their_value_at_every_length_and_over_long_ones_are_refused() {
     for shift in 0..64 {
         for value in [1_u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
-            check(0, &value, &written(|out| put_u64(out, value)), |input| input.u64());
+            check(0, &value, &written(|out| put_u64(out, value)), |input: &mut Reader<'_>| input.u64());
         }
     }
     assert!(Reader::new(&[0xff; 11]).u64().is_err());

@@ -37,7 +37,7 @@ impl Samples {
     /// A number of any magnitude.
     fn number(&mut self) -> u64 {
         let bits = self.below(65);
-        if bits == 0 { 0 } else { self.chance.next() >> (64 - bits) }
+        if bits == 0 { 0 } else { self.chance.number() >> (64 - bits) }
     }
 
     fn number32(&mut self) -> u32 {
@@ -177,8 +177,8 @@ impl Samples {
     pub(super) fn dedup(&mut self, topic: TopicId) -> DedupRecord {
         DedupRecord {
             topic,
-            dedup_id: DedupId::parse(&format!("{}-{}", self.chance.next(), self.text(30))).expect("short"),
-            content_hash: u128::from(self.chance.next()) << 64 | u128::from(self.chance.next()),
+            dedup_id: DedupId::parse(&format!("{}-{}", self.chance.number(), self.text(30))).expect("short"),
+            content_hash: u128::from(self.chance.number()) << 64 | u128::from(self.chance.number()),
             message: self.id(),
             due_at: self.time(),
             expires_at: self.time(),
@@ -236,7 +236,7 @@ impl Samples {
 
     fn produce(&mut self, topic: TopicId, now: Timestamp, body: u64) -> Change {
         // Arrival numbers only need to be new; the seconds keep equal due times likely.
-        let arrival = self.chance.next() >> 8;
+        let arrival = self.chance.number() >> 8;
         let due = self.due(now);
         let content = Arc::new(self.content(body));
         let id = MessageId { topic, birth_due: due, arrival };
