@@ -10,7 +10,7 @@ use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_u32, put_u64, seal, seal_of, unseal};
 use super::keys::{DIRECTORY, Level, MAX_VALUE_BYTES, PAGE, SlotKey, TOMBSTONES};
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, KvRead};
 use super::page::{PageEntry, PagesError, page_name, read_page, sort_time};
 
 /// A part of a run of tombstones.
@@ -59,7 +59,7 @@ const TOMBSTONES_ITEM: u8 = 2;
 
 impl Directory {
     /// Reads the directory.
-    pub(super) fn load(kv: &dyn Kv) -> Result<Self, PagesError> {
+    pub(super) fn load(kv: &dyn KvRead) -> Result<Self, PagesError> {
         let mut directory = Self::default();
         let mut problem = None;
         kv.scan(&[DIRECTORY], &mut |key, value| match directory.load_part(key, value) {
@@ -119,7 +119,7 @@ impl Directory {
     }
 
     /// Gives every live message to `sink`, slot by slot.
-    pub(super) fn each_message(&self, kv: &dyn Kv, sink: &mut dyn FnMut(Message)) -> Result<(), PagesError> {
+    pub(super) fn each_message(&self, kv: &dyn KvRead, sink: &mut dyn FnMut(Message)) -> Result<(), PagesError> {
         for (key, slot) in &self.slots {
             let mut killed_by: HashMap<u64, u64> = HashMap::new();
             for &run in slot.runs.keys() {
@@ -149,7 +149,7 @@ impl Directory {
 
 /// A directory with the changes that one fold is about to make.
 pub(super) struct FoldOfDirectory<'a> {
-    kv: &'a dyn Kv,
+    kv: &'a dyn KvRead,
     directory: &'a Directory,
     run: u64,
     new_pages: BTreeMap<SlotKey, Vec<PageEntry>>,
@@ -160,7 +160,7 @@ pub(super) struct FoldOfDirectory<'a> {
 }
 
 impl<'a> FoldOfDirectory<'a> {
-    pub(super) fn new(kv: &'a dyn Kv, directory: &'a Directory, run: u64) -> Self {
+    pub(super) fn new(kv: &'a dyn KvRead, directory: &'a Directory, run: u64) -> Self {
         Self {
             kv,
             directory,
@@ -360,7 +360,7 @@ fn put_tombstones(key: &SlotKey, run: u64, arrivals: &[u64], batch: &mut Batch) 
     parts
 }
 
-fn read_tombstones(kv: &dyn Kv, key: &SlotKey, slot: &Slot, run: u64) -> Result<Vec<u64>, PagesError> {
+fn read_tombstones(kv: &dyn KvRead, key: &SlotKey, slot: &Slot, run: u64) -> Result<Vec<u64>, PagesError> {
     let mut arrivals = Vec::new();
     let Some(listed) = slot.runs.get(&run) else { return Ok(arrivals) };
     for (n, entry) in listed.tombstones.iter().enumerate() {

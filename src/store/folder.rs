@@ -23,7 +23,7 @@ use super::journal::FoldMark;
 use super::keys::{
     INTENT, Level, MAX_VALUE_BYTES, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, intent_key, parse_chunk_key, topic_key,
 };
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, Kv, KvRead};
 use super::listing::Listing;
 use super::page::{PagesError, pack, sort_time};
 use super::records::{put_time, put_topic, put_totals, time};
@@ -217,7 +217,7 @@ fn by_topic<R: Remembered>(records: &[R]) -> BTreeMap<TopicId, Vec<&R>> {
 /// Every message that the generation touched leaves the page it was in. Gives how many did.
 fn remove_copies(
     changes: &mut FoldOfDirectory<'_>,
-    kv: &dyn Kv,
+    kv: &dyn KvRead,
     job: &FoldJob,
     last: &mut Batch,
 ) -> Result<u64, PagesError> {
@@ -313,7 +313,7 @@ impl PagesState {
         payload
     }
 
-    pub(super) fn load(kv: &dyn Kv) -> Result<Self, PagesError> {
+    pub(super) fn load(kv: &dyn KvRead) -> Result<Self, PagesError> {
         let key = [STATE];
         let Some(value) = kv.value(&key)? else { return Ok(Self::default()) };
         let read = || {

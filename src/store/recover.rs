@@ -16,7 +16,7 @@ use super::generation::Ledger;
 use super::home::{HomeLock, Identity};
 use super::journal::Journal;
 use super::keys::{TOPIC, TOTALS};
-use super::kv::Kv;
+use super::kv::{Kv, KvRead};
 use super::listing::Listing;
 use super::log::SegmentLog;
 use super::logged::Logged;
@@ -159,7 +159,7 @@ fn restore_pages(
 
 /// Values of one kind under topic keys.
 fn load<T>(
-    kv: &dyn Kv,
+    kv: &dyn KvRead,
     kind: u8,
     name: &str,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
