@@ -254,7 +254,7 @@ impl<'a> FoldOfDirectory<'a> {
     }
 
     /// Writes the changes into `batch`; the directory is to follow when the batch is durable.
-    pub(super) fn finish(self, batch: &mut Batch) -> Result<DirectoryChange, PagesError> {
+    pub(super) fn finish(self, batch: &mut Batch) -> Result<DirectoryDelta, PagesError> {
         let Self { directory, run, mut new_pages, mut dead, .. } = self;
         let touched: BTreeSet<SlotKey> = new_pages.keys().chain(dead.keys()).copied().collect();
         let mut change = BTreeMap::new();
@@ -278,19 +278,30 @@ impl<'a> FoldOfDirectory<'a> {
             slot.runs.insert(run, added);
             change.insert(key, Some(slot));
         }
-        Ok(DirectoryChange(change))
+        Ok(DirectoryDelta { fold: run, slots: change })
     }
 }
 
-/// What a fold changes in the directory.
-pub(super) struct DirectoryChange(BTreeMap<SlotKey, Option<Slot>>);
+/// What a fold or a compaction changed in the directory; readers follow it.
+#[derive(Clone, Debug)]
+pub struct DirectoryDelta {
+    fold: u64,
+    slots: BTreeMap<SlotKey, Option<Slot>>,
+}
+
+impl DirectoryDelta {
+    /// The last fold that the pages have after it.
+    pub fn fold(&self) -> u64 {
+        self.fold
+    }
+}
 
 impl Directory {
     /// Follows a fold that is durable.
-    pub(super) fn apply(&mut self, change: DirectoryChange) {
-        for (key, slot) in change.0 {
+    pub(super) fn apply(&mut self, delta: &DirectoryDelta) {
+        for (&key, slot) in &delta.slots {
             match slot {
-                Some(slot) => self.slots.insert(key, slot),
+                Some(slot) => self.slots.insert(key, slot.clone()),
                 None => self.slots.remove(&key),
             };
         }

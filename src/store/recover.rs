@@ -102,7 +102,7 @@ fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>)
     load(&*kv, TOPIC, "topic", topic, &mut |_, record: TopicRecord| {
         topics.insert(record.id, record);
     })?;
-    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, _lock: lock })
+    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, lock })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
