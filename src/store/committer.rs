@@ -6,6 +6,7 @@ use crate::queue::change::{Change, Totals};
 use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
+use super::directory::DirectoryDelta;
 use super::generation::{Entry, Generation, Ledger, carry_before};
 use super::home::HomeLock;
 use super::journal::{FoldMark, HeaderFacts, Journal};
@@ -96,7 +97,13 @@ pub struct FoldJob {
 /// A fold that is durable in the pages.
 #[derive(Debug)]
 pub struct FoldDone {
-    pub(super) fold: u64,
+    /// Number of the fold.
+    pub fold: u64,
+    /// Arrival numbers of the messages of the frozen generation that stay in the journal: those due soon, and all
+    /// that are to be cancelled when their lease ends.
+    pub carried: Vec<u64>,
+    /// What readers are to follow.
+    pub delta: Arc<DirectoryDelta>,
     /// Messages written to the pages.
     pub messages: u64,
     /// Pages written.
@@ -107,7 +114,10 @@ pub struct FoldDone {
 
 /// True if a fold at that horizon leaves this entry to the journal.
 pub(super) fn is_carried(entry: &Entry, carry_before: Timestamp) -> bool {
-    entry.state.as_ref().is_some_and(|message| matches!(message.place(), Place::Due(due) if due < carry_before))
+    entry.state.as_ref().is_some_and(|message| {
+        let is_soon = matches!(message.place(), Place::Due(due) if due < carry_before);
+        is_soon || message.progress.cancel_on_lease_end
+    })
 }
 
 impl Committer {
@@ -165,14 +175,19 @@ impl Committer {
     /// If the generation is full, freezes it and starts the next one. The job is to be run by the folder, on
     /// its own thread; commits go on meanwhile. `None` while another fold runs.
     pub fn fold_due(&mut self, now: Timestamp) -> Option<FoldJob> {
-        let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
-        // Restarts use up segments too, a few bytes at a time.
-        let is_full = self.ledger.young.bytes >= self.options.generation_bytes
-            || segments >= self.options.generation_bytes.saturating_mul(4);
-        if is_full { self.freeze(now) } else { None }
+        if self.is_generation_full() { self.freeze(now) } else { None }
     }
 
-    /// As [`Committer::fold_due`], however little the generation holds.
+    /// True if the present generation should be frozen as soon as no fold runs.
+    pub fn is_generation_full(&self) -> bool {
+        let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
+        // Restarts use up segments too, a few bytes at a time.
+        self.ledger.young.bytes >= self.options.generation_bytes
+            || segments >= self.options.generation_bytes.saturating_mul(4)
+    }
+
+    /// Freezes the present generation, however little it holds, and starts the next one. `None` while another fold
+    /// runs, after a clean stop, and if there is nothing to fold.
     pub fn freeze(&mut self, now: Timestamp) -> Option<FoldJob> {
         let through = self.journal.last_commit();
         let is_idle = through == self.mark.through;

@@ -10,7 +10,7 @@ use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_u32, put_u64, seal, seal_of, unseal};
 use super::keys::{DIRECTORY, Level, MAX_VALUE_BYTES, PAGE, SlotKey, TOMBSTONES};
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, KvRead};
 use super::page::{PageEntry, PagesError, page_name, read_page, sort_time};
 
 /// A part of a run of tombstones.
@@ -59,7 +59,7 @@ const TOMBSTONES_ITEM: u8 = 2;
 
 impl Directory {
     /// Reads the directory.
-    pub(super) fn load(kv: &dyn Kv) -> Result<Self, PagesError> {
+    pub(super) fn load(kv: &dyn KvRead) -> Result<Self, PagesError> {
         let mut directory = Self::default();
         let mut problem = None;
         kv.scan(&[DIRECTORY], &mut |key, value| match directory.load_part(key, value) {
@@ -119,7 +119,7 @@ impl Directory {
     }
 
     /// Gives every live message to `sink`, slot by slot.
-    pub(super) fn each_message(&self, kv: &dyn Kv, sink: &mut dyn FnMut(Message)) -> Result<(), PagesError> {
+    pub(super) fn each_message(&self, kv: &dyn KvRead, sink: &mut dyn FnMut(Message)) -> Result<(), PagesError> {
         for (key, slot) in &self.slots {
             let mut killed_by: HashMap<u64, u64> = HashMap::new();
             for &run in slot.runs.keys() {
@@ -149,7 +149,7 @@ impl Directory {
 
 /// A directory with the changes that one fold is about to make.
 pub(super) struct FoldOfDirectory<'a> {
-    kv: &'a dyn Kv,
+    kv: &'a dyn KvRead,
     directory: &'a Directory,
     run: u64,
     new_pages: BTreeMap<SlotKey, Vec<PageEntry>>,
@@ -160,7 +160,7 @@ pub(super) struct FoldOfDirectory<'a> {
 }
 
 impl<'a> FoldOfDirectory<'a> {
-    pub(super) fn new(kv: &'a dyn Kv, directory: &'a Directory, run: u64) -> Self {
+    pub(super) fn new(kv: &'a dyn KvRead, directory: &'a Directory, run: u64) -> Self {
         Self {
             kv,
             directory,
@@ -254,7 +254,7 @@ impl<'a> FoldOfDirectory<'a> {
     }
 
     /// Writes the changes into `batch`; the directory is to follow when the batch is durable.
-    pub(super) fn finish(self, batch: &mut Batch) -> Result<DirectoryChange, PagesError> {
+    pub(super) fn finish(self, batch: &mut Batch) -> Result<DirectoryDelta, PagesError> {
         let Self { directory, run, mut new_pages, mut dead, .. } = self;
         let touched: BTreeSet<SlotKey> = new_pages.keys().chain(dead.keys()).copied().collect();
         let mut change = BTreeMap::new();
@@ -278,19 +278,30 @@ impl<'a> FoldOfDirectory<'a> {
             slot.runs.insert(run, added);
             change.insert(key, Some(slot));
         }
-        Ok(DirectoryChange(change))
+        Ok(DirectoryDelta { fold: run, slots: change })
     }
 }
 
-/// What a fold changes in the directory.
-pub(super) struct DirectoryChange(BTreeMap<SlotKey, Option<Slot>>);
+/// What a fold or a compaction changed in the directory; readers follow it.
+#[derive(Clone, Debug)]
+pub struct DirectoryDelta {
+    fold: u64,
+    slots: BTreeMap<SlotKey, Option<Slot>>,
+}
+
+impl DirectoryDelta {
+    /// The last fold that the pages have after it.
+    pub fn fold(&self) -> u64 {
+        self.fold
+    }
+}
 
 impl Directory {
     /// Follows a fold that is durable.
-    pub(super) fn apply(&mut self, change: DirectoryChange) {
-        for (key, slot) in change.0 {
+    pub(super) fn apply(&mut self, delta: &DirectoryDelta) {
+        for (&key, slot) in &delta.slots {
             match slot {
-                Some(slot) => self.slots.insert(key, slot),
+                Some(slot) => self.slots.insert(key, slot.clone()),
                 None => self.slots.remove(&key),
             };
         }
@@ -360,7 +371,7 @@ fn put_tombstones(key: &SlotKey, run: u64, arrivals: &[u64], batch: &mut Batch) 
     parts
 }
 
-fn read_tombstones(kv: &dyn Kv, key: &SlotKey, slot: &Slot, run: u64) -> Result<Vec<u64>, PagesError> {
+fn read_tombstones(kv: &dyn KvRead, key: &SlotKey, slot: &Slot, run: u64) -> Result<Vec<u64>, PagesError> {
     let mut arrivals = Vec::new();
     let Some(listed) = slot.runs.get(&run) else { return Ok(arrivals) };
     for (n, entry) in listed.tombstones.iter().enumerate() {

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::kv::{Batch, Kv, KvError, Visit};
+use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 use super::log::{SegmentFile, SegmentLog};
 
 /// A small generator of the splitmix64 family; good enough to choose what is lost.
@@ -267,7 +267,7 @@ fn apply(image: &mut Image, batch: Batch) {
     }
 }
 
-impl Kv for LossyKv {
+impl KvRead for LossyKv {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         Ok(self.medium().present.get(key).cloned())
     }
@@ -279,6 +279,12 @@ impl Kv for LossyKv {
             }
         }
         Ok(())
+    }
+}
+
+impl Kv for LossyKv {
+    fn reader(&self) -> Box<dyn KvRead> {
+        Box::new(self.clone())
     }
 
     fn apply(&mut self, batch: Batch) -> Result<(), KvError> {

@@ -15,17 +15,18 @@ use crate::queue::change::{DedupRecord, Finished, TopicRecord};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
-use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, seal, unseal};
+use super::codec::{self, Malformed, put_bytes, put_u32, put_u64, seal, unseal};
 use super::committer::{FoldDone, FoldJob, is_carried};
-use super::directory::{Directory, FoldOfDirectory};
+use super::directory::{Directory, DirectoryDelta, FoldOfDirectory};
 use super::home::HomeLock;
 use super::journal::FoldMark;
 use super::keys::{
     INTENT, Level, MAX_VALUE_BYTES, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, intent_key, parse_chunk_key, topic_key,
 };
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, Kv, KvRead};
 use super::listing::Listing;
 use super::page::{PagesError, pack, sort_time};
+use super::reader::Reader;
 use super::records::{put_time, put_topic, put_totals, time};
 use super::runs::{Remembered, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
 
@@ -47,7 +48,7 @@ pub struct Folder {
     pub(super) topics: BTreeMap<TopicId, TopicRecord>,
     pub(super) listing: Listing,
     pub(super) mark: FoldMark,
-    pub(super) _lock: Option<Arc<HomeLock>>,
+    pub(super) lock: Option<Arc<HomeLock>>,
 }
 
 /// About this many bytes are applied at once before the last batch.
@@ -62,6 +63,20 @@ impl Folder {
     pub fn run(&mut self, job: FoldJob) -> Result<FoldDone, FoldError> {
         let fold = job.mark.fold;
         self.fold(&job).map_err(|problem| FoldError { fold, problem })
+    }
+
+    /// Makes a reader of the pages as they are now. It is to be told of everything that changes from then on.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.kv.reader(), self.directory.clone(), self.mark.fold, self.lock.clone())
+    }
+
+    /// Rewrites a bounded part of the pages if much of it is dead; `None`: there is nothing to do. To be called
+    /// again until then, between folds.
+    ///
+    /// # Errors
+    /// [`FoldError`]; the folder is of no use any more.
+    pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
+        Ok(None)
     }
 
     /// Bytes of the page store on disk, as far as known.
@@ -110,9 +125,11 @@ impl Folder {
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
         self.kv.apply(last)?;
         self.kv.make_durable()?;
-        self.directory.apply(directory);
+        self.directory.apply(&directory);
         (self.ended, self.dedup, self.mark) = (ended, dedup, job.mark);
-        Ok(FoldDone { fold: run, messages, pages, left })
+        let carried = job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before));
+        let carried = carried.map(|entry| entry.arrival).collect();
+        Ok(FoldDone { fold: run, carried, delta: Arc::new(directory), messages, pages, left })
     }
 
     /// The first half: everything under keys of this run, durable and not yet listed.
@@ -217,7 +234,7 @@ fn by_topic<R: Remembered>(records: &[R]) -> BTreeMap<TopicId, Vec<&R>> {
 /// Every message that the generation touched leaves the page it was in. Gives how many did.
 fn remove_copies(
     changes: &mut FoldOfDirectory<'_>,
-    kv: &dyn Kv,
+    kv: &dyn KvRead,
     job: &FoldJob,
     last: &mut Batch,
 ) -> Result<u64, PagesError> {
@@ -313,11 +330,11 @@ impl PagesState {
         payload
     }
 
-    pub(super) fn load(kv: &dyn Kv) -> Result<Self, PagesError> {
+    pub(super) fn load(kv: &dyn KvRead) -> Result<Self, PagesError> {
         let key = [STATE];
         let Some(value) = kv.value(&key)? else { return Ok(Self::default()) };
         let read = || {
-            let mut input = Reader::new(unseal(&key, &value)?);
+            let mut input = codec::Reader::new(unseal(&key, &value)?);
             let mark = FoldMark { fold: input.u64()?, through: input.u64()?, previous_through: input.u64()? };
             let state = Self {
                 mark,
@@ -340,7 +357,7 @@ pub(super) fn remove_unfinished(kv: &mut dyn Kv) -> Result<(), PagesError> {
     kv.scan(&[INTENT], &mut |key, value| {
         batch.remove(key.to_vec());
         let read = || -> Result<Vec<Vec<u8>>, Malformed> {
-            let mut input = Reader::new(unseal(key, value)?);
+            let mut input = codec::Reader::new(unseal(key, value)?);
             let mut keys = Vec::new();
             while !input.is_empty() {
                 keys.push(input.bytes()?.to_vec());

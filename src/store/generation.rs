@@ -163,6 +163,11 @@ pub(super) fn carry_before(young: &Generation, now: Timestamp, horizon_ms: u64, 
     let mut bytes = [0_u64; STEPS];
     for entry in young.entries.iter().step_by(stride) {
         let Some(message) = &entry.state else { continue };
+        if message.progress.cancel_on_lease_end {
+            // Carried whatever its due time.
+            bytes[0] += u64::from(entry.bytes) * stride as u64;
+            continue;
+        }
         let Place::Due(due) = message.place() else { continue };
         // Step 0 is what is due already; step n what falls due within n steps.
         let step = due.since(now).div_ceil(step_ms);

@@ -55,9 +55,8 @@ impl Batch {
 /// Visits a key and its value, and says whether to go on.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
-/// An ordered map of bytes. Batches become durable in the order of their application: what survives a power
-/// cut is the state after some batch, and not an earlier one than the last that [`Kv::make_durable`] covered.
-pub trait Kv: Send {
+/// An ordered map of bytes, for reading.
+pub trait KvRead: Send {
     /// The value of a key.
     ///
     /// # Errors
@@ -68,6 +67,13 @@ pub trait Kv: Send {
     /// # Errors
     /// [`KvError`] if the medium fails or is damaged on the way.
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
+}
+
+/// An ordered map of bytes. Batches become durable in the order of their application: what survives a power
+/// cut is the state after some batch, and not an earlier one than the last that [`Kv::make_durable`] covered.
+pub trait Kv: KvRead {
+    /// A second handle, for reading from another thread what has been applied. A batch shows as a whole.
+    fn reader(&self) -> Box<dyn KvRead>;
     /// Applies a batch atomically.
     ///
     /// # Errors

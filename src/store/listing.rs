@@ -10,7 +10,7 @@ use crate::queue::change::{DedupRecord, Finished};
 
 use super::codec::{Malformed, seal_of};
 use super::keys::{DIRECTORY, TOPIC, TOTALS};
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, KvRead};
 use super::page::PagesError;
 use super::runs::Remembered;
 
@@ -26,7 +26,7 @@ pub(super) struct Listing {
 
 impl Listing {
     /// Reads the listing and compares it with the digest that was stored with it.
-    pub(super) fn load(kv: &dyn Kv, digest: u64) -> Result<Self, PagesError> {
+    pub(super) fn load(kv: &dyn KvRead, digest: u64) -> Result<Self, PagesError> {
         let mut listing = Self::default();
         for kind in KINDS {
             kv.scan(&[kind], &mut |key, value| {

@@ -39,6 +39,7 @@ mod open_error;
 mod options;
 mod page;
 mod pages_sled;
+mod reader;
 mod records;
 mod recover;
 mod runs;
@@ -52,13 +53,15 @@ use std::sync::Arc;
 use crate::queue::change::Restored;
 
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
+pub use directory::DirectoryDelta;
 pub use folder::{FoldError, Folder};
 pub use home::{FORMAT_VERSION, Identity};
-pub use kv::{Batch, Kv, KvError, Visit};
+pub use kv::{Batch, Kv, KvError, KvRead, Visit};
 pub use log::{FileLog, SegmentFile, SegmentLog};
 pub use open_error::OpenError;
 pub use options::StoreOptions;
 pub use pages_sled::{DEFAULT_CACHE_BYTES, SledOpenError, SledPages};
+pub use reader::{ReadError, Reader};
 pub use recover::{Opened, open_with};
 pub use segment::StoreId;
 

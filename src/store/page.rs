@@ -9,7 +9,7 @@ use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, SEAL_BYTES, put_bytes, put_u32, put_u64, seal, seal_of, unseal};
 use super::keys::{MAX_VALUE_BYTES, PAGE, SlotKey, chunk_key};
-use super::kv::{Kv, KvError};
+use super::kv::{KvError, KvRead};
 use super::records::{message, put_message, put_time, time};
 
 /// Messages that take more are stored in chunks under keys of their own.
@@ -166,7 +166,7 @@ enum Body {
 
 impl PageRecord {
     /// The message, read from its chunks if need be.
-    pub(super) fn message(&self, kv: &dyn Kv, topic: TopicId, run: u64) -> Result<Message, PagesError> {
+    pub(super) fn message(&self, kv: &dyn KvRead, topic: TopicId, run: u64) -> Result<Message, PagesError> {
         let what = || format!("message {} of topic {} in run {run}", self.arrival, topic.0);
         let read = |bytes: &[u8]| {
             let mut input = Reader::new(bytes);
@@ -196,7 +196,7 @@ impl PageRecord {
 
 /// Reads a page that the directory lists and checks it against its entry.
 pub(super) fn read_page(
-    kv: &dyn Kv,
+    kv: &dyn KvRead,
     slot: &SlotKey,
     run: u64,
     page: usize,

@@ -11,11 +11,11 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use super::kv::{Batch, Kv, KvError, Visit};
+use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 
 /// sled with its file opened a second time, for syncing.
 pub struct SledPages {
-    db: sled::Db,
+    db: SledReads,
     file: File,
 }
 
@@ -67,7 +67,7 @@ impl SledPages {
             File::open(&path).and_then(|file| file.sync_all()).map_err(io_error(&path))?;
         }
         File::open(directory).and_then(|handle| handle.sync_all()).map_err(io_error(directory))?;
-        Ok(Self { db, file })
+        Ok(Self { db: SledReads(db), file })
     }
 }
 
@@ -93,19 +93,38 @@ fn kv_error(error: impl std::fmt::Display) -> KvError {
     KvError(error.to_string())
 }
 
-impl Kv for SledPages {
+/// Reads of sled, which may come from any thread.
+struct SledReads(sled::Db);
+
+impl KvRead for SledReads {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        Ok(self.db.get(key).map_err(kv_error)?.map(|value| value.to_vec()))
+        Ok(self.0.get(key).map_err(kv_error)?.map(|value| value.to_vec()))
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
-        for item in self.db.scan_prefix(prefix) {
+        for item in self.0.scan_prefix(prefix) {
             let (key, value) = item.map_err(kv_error)?;
             if visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }
         }
         Ok(())
+    }
+}
+
+impl KvRead for SledPages {
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        self.db.value(key)
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        self.db.scan(prefix, visit)
+    }
+}
+
+impl Kv for SledPages {
+    fn reader(&self) -> Box<dyn KvRead> {
+        Box::new(SledReads(self.db.0.clone()))
     }
 
     fn apply(&mut self, batch: Batch) -> Result<(), KvError> {
@@ -116,15 +135,15 @@ impl Kv for SledPages {
                 None => sled_batch.remove(key),
             }
         }
-        self.db.apply_batch(sled_batch).map_err(kv_error)
+        self.db.0.apply_batch(sled_batch).map_err(kv_error)
     }
 
     fn make_durable(&mut self) -> Result<(), KvError> {
-        self.db.flush().map_err(kv_error)?;
+        self.db.0.flush().map_err(kv_error)?;
         self.file.sync_data().map_err(kv_error)
     }
 
     fn disk_bytes(&self) -> u64 {
-        self.db.size_on_disk().unwrap_or(0)
+        self.db.0.size_on_disk().unwrap_or(0)
     }
 }

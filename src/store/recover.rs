@@ -16,7 +16,7 @@ use super::generation::Ledger;
 use super::home::{HomeLock, Identity};
 use super::journal::Journal;
 use super::keys::{TOPIC, TOTALS};
-use super::kv::Kv;
+use super::kv::{Kv, KvRead};
 use super::listing::Listing;
 use super::log::SegmentLog;
 use super::logged::Logged;
@@ -102,7 +102,7 @@ fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>)
     load(&*kv, TOPIC, "topic", topic, &mut |_, record: TopicRecord| {
         topics.insert(record.id, record);
     })?;
-    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, _lock: lock })
+    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, lock })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
@@ -159,7 +159,7 @@ fn restore_pages(
 
 /// Values of one kind under topic keys.
 fn load<T>(
-    kv: &dyn Kv,
+    kv: &dyn KvRead,
     kind: u8,
     name: &str,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,

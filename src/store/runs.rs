@@ -10,7 +10,7 @@ use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, seal, unseal};
 use super::keys::{MAX_VALUE_BYTES, parse_run_key, run_key, run_part_key};
-use super::kv::{Batch, Kv};
+use super::kv::{Batch, KvRead};
 use super::page::PagesError;
 use super::records::{dedup, finished, put_dedup, put_finished, put_time, time};
 
@@ -82,7 +82,7 @@ pub(super) struct RunEntry {
 pub(super) type RunIndex = BTreeMap<TopicId, BTreeMap<u64, RunEntry>>;
 
 /// Reads the index of the runs of `R`.
-pub(super) fn load_index<R: Remembered>(kv: &dyn Kv) -> Result<RunIndex, PagesError> {
+pub(super) fn load_index<R: Remembered>(kv: &dyn KvRead) -> Result<RunIndex, PagesError> {
     let mut index = RunIndex::new();
     let mut problem = None;
     kv.scan(&[R::INDEX_KIND], &mut |key, value| {
@@ -108,7 +108,11 @@ pub(super) fn load_index<R: Remembered>(kv: &dyn Kv) -> Result<RunIndex, PagesEr
 }
 
 /// Gives every record of the runs to `sink`, oldest run first within each topic.
-pub(super) fn each<R: Remembered>(kv: &dyn Kv, index: &RunIndex, sink: &mut dyn FnMut(R)) -> Result<(), PagesError> {
+pub(super) fn each<R: Remembered>(
+    kv: &dyn KvRead,
+    index: &RunIndex,
+    sink: &mut dyn FnMut(R),
+) -> Result<(), PagesError> {
     for (&topic, runs) in index {
         for (&run, entry) in runs {
             let mut count = 0;
