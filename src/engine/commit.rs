@@ -5,12 +5,20 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::Duration;
 
 use super::input::Input;
 use super::round::{Release, Round};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
+use crate::store::DirectoryDelta;
+
+/// Up to so many generations in the journal commits run freely.
+const FREE_PRESSURE: f64 = 1.5;
+
+/// The pause between commits when the journal holds one generation more than that.
+const MAX_YIELD: Duration = Duration::from_millis(50);
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -26,17 +34,36 @@ pub trait Commits: Send + 'static {
     /// If that is not certain; nothing is committed after that.
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure>;
 
-    /// A fold that is to be run now, if there is one. There is at most one at a time.
-    fn fold_due(&mut self) -> Option<<Self::Folds as Folds>::Job>;
+    /// True if the journal holds enough for a fold.
+    fn is_full(&self) -> bool;
+
+    /// Ends the generation: what was committed so far is to be folded. `None` if there is nothing to fold. Not called
+    /// again before the job is done and noted.
+    fn freeze(&mut self) -> Option<<Self::Folds as Folds>::Job>;
 
     /// Takes note of a finished fold.
     ///
     /// # Errors
     /// As [`Commits::commit`].
-    fn folded(&mut self, done: <Self::Folds as Folds>::Done) -> Result<(), CommitFailure>;
+    fn folded(&mut self, done: <Self::Folds as Folds>::Done) -> Result<Folded, CommitFailure>;
+
+    /// How many generations the journal holds that are not in pages; commits slow down when it is more than one and
+    /// a half.
+    fn pressure(&self) -> f64;
 
     /// Bytes of the journal's present generation.
     fn journal_bytes(&self) -> u64;
+}
+
+/// A fold that is durable and noted.
+#[derive(Debug)]
+pub struct Folded {
+    /// Its number.
+    pub fold: u64,
+    /// Arrival numbers of the messages that were left to the journal.
+    pub carried: Vec<u64>,
+    /// What it changed in the pages.
+    pub delta: Option<Arc<DirectoryDelta>>,
 }
 
 /// The folding side, which works beside the commits.
@@ -98,6 +125,8 @@ struct Group {
     changes: Vec<Change>,
     releases: Vec<Release>,
     is_last: bool,
+    /// The generation ends with this group.
+    is_freeze: bool,
     is_end: bool,
 }
 
@@ -108,9 +137,7 @@ impl<C: Commits> Committing<C> {
             let mut group = Group::default();
             if let Err(failure) = self.fill(&mut group).and_then(|()| self.make_durable(&group)) {
                 // First the status, then the dropped replies: who misses an answer finds out why.
-                self.signals.fail(&describe(&*failure));
-                let _ended = self.owner.send(Input::Stop);
-                return;
+                return self.fail(&*failure);
             }
             for release in group.releases {
                 release.let_go(&self.owner);
@@ -118,8 +145,18 @@ impl<C: Commits> Committing<C> {
             if group.is_last || group.is_end {
                 return;
             }
-            self.begin_fold();
+            if group.is_freeze
+                && let Err(failure) = self.begin_fold()
+            {
+                return self.fail(&*failure);
+            }
+            self.yield_to_fold();
         }
+    }
+
+    fn fail(&self, failure: &(dyn Error + 'static)) {
+        self.signals.fail(&describe(failure));
+        let _ended = self.owner.send(Input::Stop);
     }
 
     /// Waits for a round, and takes with it all others that wait.
@@ -131,7 +168,7 @@ impl<C: Commits> Committing<C> {
                 CommitInput::Folded(result) => self.folded(result)?,
                 CommitInput::End => group.is_end = true,
             }
-            next = if group.is_last || group.is_end { None } else { self.inbox.try_recv().ok() };
+            next = if group.is_last || group.is_freeze || group.is_end { None } else { self.inbox.try_recv().ok() };
         }
         Ok(())
     }
@@ -151,6 +188,7 @@ impl<C: Commits> Committing<C> {
         self.commits.commit(changes)?;
         self.signals.commits.fetch_add(1, Ordering::Relaxed);
         self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        self.signals.is_journal_full.store(self.commits.is_full(), Ordering::Relaxed);
         if self.signals.commit_ends(self.clock.now()) {
             tracing::warn!(changes = changes.len(), "a commit took more than a second: the disk is slow");
             let _ended = self.owner.send(Input::Wake);
@@ -158,19 +196,28 @@ impl<C: Commits> Committing<C> {
         Ok(())
     }
 
-    fn begin_fold(&mut self) {
-        if self.is_folding {
-            return;
-        }
-        if let Some(job) = self.commits.fold_due() {
-            // It fails only if the fold thread has panicked; then the engine has failed.
-            self.is_folding = self.jobs.send(job).is_ok();
+    fn begin_fold(&mut self) -> Result<(), CommitFailure> {
+        // The owner's queue counts on the fold that it has asked for.
+        let job = self.commits.freeze().ok_or("there is nothing to fold where a generation ends")?;
+        // It fails only if the fold thread has panicked; then the engine has failed.
+        self.is_folding = self.jobs.send(job).is_ok();
+        Ok(())
+    }
+
+    /// When the journal fills faster than it is folded, commits slow down, the more the fuller it is; so nothing has
+    /// to stop when it is full.
+    fn yield_to_fold(&self) {
+        let excess = self.commits.pressure() - FREE_PRESSURE;
+        if excess > 0.0 {
+            std::thread::sleep(MAX_YIELD.mul_f64(excess.min(1.0)));
         }
     }
 
     fn folded(&mut self, result: Result<<C::Folds as Folds>::Done, CommitFailure>) -> Result<(), CommitFailure> {
         self.is_folding = false;
-        self.commits.folded(result?)?;
+        let folded = self.commits.folded(result?)?;
+        // After the owner's end nobody needs to know.
+        let _ended = self.owner.send(Input::Folded(folded));
         self.signals.folds.fetch_add(1, Ordering::Relaxed);
         self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
         Ok(())
@@ -198,6 +245,7 @@ impl Group {
         }
         self.releases.append(&mut round.releases);
         self.is_last = round.is_last;
+        self.is_freeze = round.is_freeze;
     }
 }
 
@@ -245,12 +293,20 @@ mod tests {
             Ok(())
         }
 
-        fn fold_due(&mut self) -> Option<()> {
+        fn is_full(&self) -> bool {
+            false
+        }
+
+        fn freeze(&mut self) -> Option<()> {
             None
         }
 
-        fn folded(&mut self, (): ()) -> Result<(), CommitFailure> {
+        fn folded(&mut self, (): ()) -> Result<Folded, CommitFailure> {
             Err("nothing is folded".into())
+        }
+
+        fn pressure(&self) -> f64 {
+            0.0
         }
 
         fn journal_bytes(&self) -> u64 {
@@ -277,7 +333,7 @@ mod tests {
         for (number, changes) in [vec![change(1), change(2)], vec![], vec![change(3)]].into_iter().enumerate() {
             let deeds = commits.clone();
             let show = Box::new(move || deeds.send(Deed::LetGo(number)).expect("the test listens"));
-            let round = Round { changes, releases: vec![Release::Show(show, None)], is_last: false };
+            let round = Round { changes, releases: vec![Release::Show(show, None)], ..Round::default() };
             sender.send(CommitInput::Round(round)).expect("there is room");
         }
         sender.send(CommitInput::End).expect("there is room");

@@ -2,12 +2,15 @@
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::commit::Folded;
 use super::consumer::Delivered;
 use super::handle::{Fetch, Window};
 use super::sight::Sight;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply};
+use crate::queue::far::{Load, Loaded};
 use crate::queue::receipt::Receipt;
 use crate::queue::values::ConsumerName;
+use crate::store::ReadError;
 
 /// Names a waiting fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +52,10 @@ pub(super) enum Input {
     Detach { consumer: ConsumerId, unread: Vec<Receipt> },
     /// These deliveries could not be handed over.
     Return(Vec<Receipt>),
+    /// A fold is durable and noted.
+    Folded(Folded),
+    /// A load has ended.
+    Loaded(Load, Result<Loaded, ReadError>),
     /// Do a round now.
     Wake,
     /// End streams and fetches and lease nothing more.

@@ -4,8 +4,8 @@
 //!  callers ──admission──▶ inbox ─▶ owner thread ──rounds──▶ commit thread ─▶ replies, deliveries
 //!  (async)   (semaphore)           (the queue)   (bounded)   (one sync for      (async)
 //!                                                             all that waits)
-//!                                                      jobs ▼ ▲ done
-//!                                                         fold thread
+//!                      loads ▼ ▲ messages              jobs ▼ ▲ done
+//!                         load thread                     fold thread
 //! ```
 //!
 //! One thread owns the queue; there is no lock. It works in *rounds*: take what is in the inbox (bounded), read
@@ -14,6 +14,10 @@
 //! that wait durable with one commit and then lets their replies and deliveries go. While it syncs, the owner
 //! fills the next rounds; so the slower the disk, the larger the groups. A round that changed nothing takes
 //! the same way, since what it shows may rest on a round before it; it costs no sync of its own.
+//!
+//! When the journal's generation is full, the owner ends it with a round; the commit thread hands it to the fold
+//! thread and tells the owner when its messages are in pages. Those that are far from due then leave memory;
+//! the load thread reads them back before they are due, and the owner itself when a command names one.
 //!
 //! Invariants:
 //! - *Change, commit, answer*: nobody learns of anything that a power cut could take back. If a commit fails,
@@ -33,6 +37,7 @@ mod consumer;
 mod handle;
 mod input;
 mod owner;
+mod pages;
 mod ring;
 mod round;
 mod serve;
@@ -42,9 +47,10 @@ mod signals;
 mod start;
 mod stats;
 
-pub use self::commit::{CommitFailure, Commits, Folds};
+pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
 pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
+pub use self::pages::{NoPages, Reads};
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
 pub use self::stats::{BrokerStats, LatenessSummary, Stats, TopicStats};

@@ -1,15 +1,18 @@
 //! The owner thread: it owns the queue and does all work on it, in rounds.
 
+use std::cell::RefCell;
 use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::commit::CommitLane;
+use super::commit::{CommitLane, Folded};
 use super::input::{Input, View};
+use super::pages::{LoadInput, Reads};
 use super::round::{Release, Round};
 use super::serve::Serving;
 use super::service::Service;
@@ -18,10 +21,12 @@ use super::signals::Signals;
 use super::stats::Tally;
 use super::{GRACE_MS, LONG_PAUSE_MS};
 use crate::clock::Clock;
-use crate::queue::command::Command;
+use crate::queue::command::{Command, Rejection, Reply};
+use crate::queue::far::{Load, Loaded};
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
 use crate::queue::{Effects, Queue};
+use crate::store::ReadError;
 
 /// A round takes no further input from this cost on (see [`cost`](super::admission::cost)).
 const ROUND_BYTES: usize = 2 * 1024 * 1024;
@@ -32,12 +37,21 @@ const INPUT_BYTES: usize = 1024;
 /// Most due messages and lease ends of one round.
 const ROUND_TIMERS: usize = 4_096;
 
+/// Messages in memory that one round looks at after a fold, to see whether they are far.
+const ROUND_SWEEP: usize = 4_096;
+
 /// The state of the owner thread.
 pub(super) struct Owner<Done> {
     pub(super) queue: Queue,
     pub(super) clock: Clock,
     pub(super) inbox: Receiver<Input>,
     pub(super) commits: CommitLane<Done>,
+    /// Finds what memory does not hold, for commands and questions.
+    pub(super) pages: RefCell<Box<dyn Reads>>,
+    /// The load thread's inbox.
+    pub(super) loads: Sender<LoadInput>,
+    /// A generation has ended and is not in pages yet.
+    pub(super) is_folding: bool,
     pub(super) signals: Arc<Signals>,
     pub(super) started_at: Timestamp,
     pub(super) service: Service,
@@ -90,6 +104,8 @@ impl<Done> Owner<Done> {
             }
         }
         let is_more = !self.is_stuck && self.pass_time(&mut turn);
+        let is_more = self.queue.sweep(ROUND_SWEEP) || is_more;
+        self.ask_for_loads(turn.now);
         self.hand_over(turn, false)?;
         ControlFlow::Continue(is_more)
     }
@@ -135,8 +151,7 @@ impl<Done> Owner<Done> {
         let now = turn.now;
         match input {
             Input::Commands { commands, reply, permit } => {
-                let apply = |command| self.queue.apply(now, command, None, &mut turn.effects);
-                let results = commands.into_iter().map(apply).collect();
+                let results = commands.into_iter().map(|command| self.apply_command(command, turn)).collect();
                 turn.releases.push(Release::Results(reply, results, permit));
             }
             Input::View { view, permit } => turn.views.push((view, permit)),
@@ -163,6 +178,8 @@ impl<Done> Owner<Done> {
                 self.is_draining = true;
                 turn.releases.extend(self.service.end());
             }
+            Input::Folded(folded) => self.folded(now, folded),
+            Input::Loaded(load, result) => self.loaded(now, load, result),
             Input::Wake => {}
             Input::Close | Input::Stop => unreachable!("the round ends with these"),
         }
@@ -171,8 +188,56 @@ impl<Done> Owner<Done> {
     /// Ends leases that never reached their consumer. Those that have ended meanwhile need nothing.
     fn give_back(&mut self, receipts: Vec<Receipt>, turn: &mut Turn) {
         for receipt in receipts {
-            drop(self.queue.apply(turn.now, Command::Return(receipt), None, &mut turn.effects));
+            drop(self.apply_command(Command::Return(receipt), turn));
         }
+    }
+
+    /// Applies a command, with the stored record of its message if memory does not hold it.
+    fn apply_command(&mut self, command: Command, turn: &mut Turn) -> Result<Reply, Rejection> {
+        let missing = self.queue.missing(&command);
+        let found = match missing.map(|missing| self.pages.borrow_mut().find(&missing)).transpose() {
+            Ok(found) => found.flatten(),
+            Err(error) => return Err(unreadable(&error)),
+        };
+        self.queue.apply(turn.now, command, found, &mut turn.effects)
+    }
+
+    /// A fold is in pages: what is far may leave memory.
+    fn folded(&mut self, now: Timestamp, folded: Folded) {
+        self.is_folding = false;
+        self.queue.folded(now, folded.fold, &folded.carried);
+        if let Some(delta) = folded.delta {
+            self.pages.borrow_mut().apply(&delta);
+            // It fails only if the load thread has panicked; then the engine has failed.
+            let _ended = self.loads.send(LoadInput::Delta(delta));
+        }
+    }
+
+    fn ask_for_loads(&mut self, now: Timestamp) {
+        while let Some(load) = self.queue.next_load(now) {
+            let _ended = self.loads.send(LoadInput::Load(load));
+        }
+    }
+
+    fn loaded(&mut self, now: Timestamp, load: Load, result: Result<Loaded, ReadError>) {
+        match result {
+            Ok(loaded) => self.queue.loaded(now, loaded),
+            Err(ReadError::Overtaken) => self.queue.load_failed(load),
+            Err(error) => {
+                tracing::error!(%error, topic = load.topic.0, "messages that are soon due cannot be read");
+                self.queue.load_failed(load);
+            }
+        }
+    }
+
+    /// Ends the journal's generation with this round if it is full and no other is being folded.
+    fn freeze(&mut self) -> bool {
+        let is_freeze = !self.is_folding && self.signals.is_journal_full.load(Ordering::Relaxed);
+        if is_freeze {
+            self.is_folding = true;
+            self.queue.freeze();
+        }
+        is_freeze
     }
 
     /// Timed work, then serving. True if there is more of either at this instant.
@@ -194,7 +259,8 @@ impl<Done> Owner<Done> {
         }
         let show = |(view, permit): (View, _)| Release::Show(view(&self.sight(now)), Some(permit));
         releases.extend(views.into_iter().map(show));
-        let round = Round { changes: effects.changes, releases, is_last };
+        let is_freeze = !is_last && self.freeze();
+        let round = Round { changes: effects.changes, releases, is_last, is_freeze };
         if round.is_empty() || self.commits.send(round) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
@@ -202,6 +268,7 @@ impl<Done> Owner<Done> {
         Sight {
             now,
             queue: &self.queue,
+            pages: &self.pages,
             service: &self.service,
             tally: &self.tally,
             signals: &self.signals,
@@ -220,6 +287,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{ManualTime, StepPolicy};
+    use crate::engine::NoPages;
     use crate::engine::commit::CommitInput;
     use crate::engine::input::Results;
     use crate::queue::Restore;
@@ -232,7 +300,7 @@ mod tests {
     struct ByHand {
         owner: Owner<()>,
         time: ManualTime,
-        inbox: mpsc::Sender<Input>,
+        inbox: Sender<Input>,
         rounds: Receiver<CommitInput<()>>,
         permits: Arc<Semaphore>,
     }
@@ -250,6 +318,9 @@ mod tests {
                 clock,
                 inbox: inputs,
                 commits: CommitLane { sender },
+                pages: RefCell::new(Box::new(NoPages)),
+                loads: mpsc::channel().0,
+                is_folding: false,
                 signals: Arc::new(Signals::new(1)),
                 service: Service::default(),
                 tally: Tally::default(),
@@ -336,6 +407,17 @@ mod tests {
             hand.round();
             let got = answers.iter_mut().filter(|answer| !answer.is_empty() || answer.is_terminated()).count();
             assert_eq!(got, answered);
+        }
+    }
+}
+
+/// The record that a command needs cannot be read.
+fn unreadable(error: &ReadError) -> Rejection {
+    match error {
+        ReadError::Overtaken => Rejection::PagesMoving,
+        ReadError::Damaged { .. } => {
+            tracing::error!(%error, "a message cannot be read");
+            Rejection::Damaged(error.to_string())
         }
     }
 }

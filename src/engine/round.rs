@@ -18,11 +18,13 @@ pub(super) struct Round {
     pub(super) releases: Vec<Release>,
     /// Nothing comes after it.
     pub(super) is_last: bool,
+    /// The journal's generation ends with it.
+    pub(super) is_freeze: bool,
 }
 
 impl Round {
     pub(super) fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.releases.is_empty() && !self.is_last
+        self.changes.is_empty() && self.releases.is_empty() && !self.is_last && !self.is_freeze
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a question to the engine can see.
 
+use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use super::handle::Seen;
+use super::pages::Reads;
 use super::service::Service;
 use super::signals::Signals;
 use super::stats::{BrokerStats, Stats, Tally, TopicStats};
@@ -12,11 +14,13 @@ use crate::queue::change::TopicRecord;
 use crate::queue::command::{FindRejection, Target};
 use crate::queue::time::Timestamp;
 use crate::queue::values::TopicName;
+use crate::queue::view::{LiveView, TopicCounts};
 
 /// The state of the engine in the middle of a round.
 pub(super) struct Sight<'a> {
     pub(super) now: Timestamp,
     pub(super) queue: &'a Queue,
+    pub(super) pages: &'a RefCell<Box<dyn Reads>>,
     pub(super) service: &'a Service,
     pub(super) tally: &'a Tally,
     pub(super) signals: &'a Signals,
@@ -26,7 +30,10 @@ pub(super) struct Sight<'a> {
 
 impl Sight<'_> {
     pub(super) fn message(&self, topic: &TopicName, target: &Target) -> Result<Option<Seen>, FindRejection> {
-        let view = self.queue.look_up(self.now, topic, target, None)?;
+        let missing = self.queue.missing_target(topic, target);
+        let found = missing.map(|missing| self.pages.borrow_mut().find(&missing)).transpose();
+        let found = found.map_err(|error| FindRejection::Damaged(error.to_string()))?.flatten();
+        let view = self.queue.look_up(self.now, topic, target, found.as_ref())?;
         let id = self.queue.topic(topic).map(|record| record.id);
         let (streams, fetches) = id.map_or((0, 0), |id| self.service.interested(id));
         Ok(view.map(|view| Seen { view, consumers: streams + fetches, now: self.now }))
@@ -46,12 +53,49 @@ impl Sight<'_> {
     fn topic_stats(&self, record: &TopicRecord) -> TopicStats {
         let (consumers, waiting_fetches) = self.service.interested(record.id);
         TopicStats {
-            counts: self.queue.counts(self.now, &record.name).expect("a topic that exists has counts"),
+            counts: self.counts(record),
             deliveries: self.tally.deliveries(record.id),
             lateness: self.tally.lateness(record.id),
             consumers,
             waiting_fetches,
         }
+    }
+
+    pub(super) fn dead_letters(
+        &self,
+        topic: &TopicName,
+        after: Option<(Timestamp, u64)>,
+        limit: usize,
+    ) -> Result<Vec<LiveView>, FindRejection> {
+        let id = self.queue.topic(topic).ok_or_else(|| FindRejection::TopicNotFound(topic.clone()))?.id;
+        // What memory overrules is left out afterwards, so more may be needed than are asked for.
+        let (mut stored, mut from) = (Vec::new(), after);
+        loop {
+            let page = self.pages.borrow_mut().dead(id, from, limit);
+            let page = page.map_err(|error| FindRejection::Damaged(error.to_string()))?;
+            let is_end = page.len() < limit;
+            from = page.last().and_then(|last| Some((last.progress.dead?.1, last.id.arrival)));
+            stored.extend(page.into_iter().filter(|message| !self.queue.overrules(message.id.arrival)));
+            if is_end || stored.len() >= limit {
+                return self.queue.dead_letters(self.now, topic, after, limit, &stored);
+            }
+        }
+    }
+
+    /// The counts of a topic, with what is on disk counted as scheduled or ready. Only if more is overdue than memory
+    /// holds, the two are told apart by the pages, which do not know yet what changed since the last fold; their
+    /// sum is exact.
+    fn counts(&self, record: &TopicRecord) -> TopicCounts {
+        let mut counts = self.queue.counts(self.now, &record.name).expect("a topic that exists has counts");
+        let overdue = counts
+            .frontier
+            .filter(|&frontier| frontier <= self.now)
+            .map_or(Ok(0), |frontier| self.pages.borrow_mut().due_counts(record.id, (frontier, 0), self.now.plus(1)));
+        // Damaged pages are reported where they are read for delivery.
+        let ready = overdue.unwrap_or(0).min(counts.stored);
+        counts.ready += ready;
+        counts.scheduled += counts.stored - ready;
+        counts
     }
 
     fn broker_stats(&self) -> BrokerStats {

@@ -1,7 +1,7 @@
 //! What the threads of the engine tell everybody: the status, and a few numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
@@ -35,6 +35,8 @@ pub(super) struct Signals {
     pub(super) folds: AtomicU64,
     /// Size of the journal's present generation.
     pub(super) journal_bytes: AtomicU64,
+    /// The journal holds enough for a fold.
+    pub(super) is_journal_full: AtomicBool,
     /// When the running commit began, milliseconds of the broker's clock; 0 while there is none.
     committing_since_ms: AtomicU64,
 }
@@ -47,6 +49,7 @@ impl Signals {
             commits: AtomicU64::new(0),
             folds: AtomicU64::new(0),
             journal_bytes: AtomicU64::new(0),
+            is_journal_full: AtomicBool::new(false),
             committing_since_ms: AtomicU64::new(0),
         }
     }

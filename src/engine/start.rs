@@ -1,5 +1,6 @@
 //! Starting the engine: the run is written down, then the threads begin.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,6 +13,7 @@ use super::commit::{CommitFailure, CommitLane, Commits, Committing, Folds, fold}
 use super::handle::{EngineHandle, Shared};
 use super::input::Input;
 use super::owner::Owner;
+use super::pages::{LoadInput, Reads, load};
 use super::service::Service;
 use super::signals::{Sentinel, Signals};
 use super::stats::Tally;
@@ -50,6 +52,8 @@ pub struct Parts<C: Commits> {
     pub commits: C,
     /// Its folding side.
     pub folds: C::Folds,
+    /// Two readers of what it folds: one for the owner, one for the load thread.
+    pub pages: [Box<dyn Reads>; 2],
     /// Seals receipts.
     pub receipt_key: ReceiptKey,
 }
@@ -93,7 +97,8 @@ pub fn start<C: Commits>(
         next_id: AtomicU64::new(1),
     };
     parts.queue.grant_grace(clock.now(), RESTART_GRACE_MS);
-    let threads = Threads::spawn(parts.commits, parts.folds, &clock, &signals, &owner_sender)?;
+    let [pages, far_pages] = parts.pages;
+    let threads = Threads::spawn(parts.commits, parts.folds, far_pages, &clock, &signals, &owner_sender)?;
     let owner = Owner {
         started_at: clock.now(),
         last_round_at: clock.now(),
@@ -101,6 +106,9 @@ pub fn start<C: Commits>(
         clock,
         inbox,
         commits: threads.lane,
+        pages: RefCell::new(pages),
+        loads: threads.loads,
+        is_folding: false,
         signals: Arc::clone(&signals),
         service: Service::default(),
         tally: Tally::default(),
@@ -124,13 +132,16 @@ pub fn start<C: Commits>(
 struct Threads<Done> {
     /// Dropping it ends them.
     lane: CommitLane<Done>,
-    handles: [JoinHandle<()>; 2],
+    /// Dropping it ends the load thread.
+    loads: mpsc::Sender<LoadInput>,
+    handles: [JoinHandle<()>; 3],
 }
 
 impl<Done: Send + 'static> Threads<Done> {
     fn spawn<C>(
         commits: C,
         folds: C::Folds,
+        far_pages: Box<dyn Reads>,
         clock: &Clock,
         signals: &Arc<Signals>,
         owner: &mpsc::Sender<Input>,
@@ -162,7 +173,13 @@ impl<Done: Send + 'static> Threads<Done> {
             let _sentinel = fold_sentinel;
             fold(folds, &job_inbox, &rounds);
         })?;
-        Ok(Self { lane, handles: [commit_thread, fold_thread] })
+        let (loads, load_inbox) = mpsc::channel();
+        let (load_sentinel, load_owner) = (sentinel(), owner.clone());
+        let load_thread = spawn("duewheel-load", move || {
+            let _sentinel = load_sentinel;
+            load(far_pages, &load_inbox, &load_owner);
+        })?;
+        Ok(Self { lane, loads, handles: [commit_thread, fold_thread, load_thread] })
     }
 }
 

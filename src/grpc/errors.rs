@@ -47,6 +47,10 @@ pub mod reason {
     pub const LEASE_LOST: &str = "LEASE_LOST";
     /// The message has ended otherwise; metadata `state`. `FAILED_PRECONDITION`.
     pub const MESSAGE_GONE: &str = "MESSAGE_GONE";
+    /// The message is being moved on disk at this moment; the next try succeeds.
+    pub const PAGES_MOVING: &str = "PAGES_MOVING";
+    /// The stored record of the message is damaged.
+    pub const RECORD_DAMAGED: &str = "RECORD_DAMAGED";
     /// The commit failed: what was asked may or may not be stored. `UNAVAILABLE`.
     pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
     /// The broker is shutting down. `UNAVAILABLE`.
@@ -222,6 +226,10 @@ impl From<Rejection> for Fault {
             Rejection::Produce(rejection) => rejection.into(),
             Rejection::Settle(rejection) => rejection.into(),
             Rejection::Find(rejection) => rejection.into(),
+            Rejection::PagesMoving => {
+                Self::new(Code::Unavailable, reason::PAGES_MOVING, rejection.to_string()).retry_after(RETRY_SOON)
+            }
+            Rejection::Damaged(_) => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, rejection.to_string()),
         }
     }
 }
@@ -298,6 +306,7 @@ impl From<FindRejection> for Fault {
         match rejection {
             FindRejection::TopicNotFound(topic) => Self::topic_not_found(&topic),
             FindRejection::Invalid(invalid) => invalid.into(),
+            FindRejection::Damaged(_) => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, rejection.to_string()),
         }
     }
 }

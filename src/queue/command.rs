@@ -313,6 +313,12 @@ pub enum Rejection {
     /// Of a lease, cancel, reschedule, redrive or look-up.
     #[error(transparent)]
     Find(#[from] FindRejection),
+    /// Of any command on a message that is being moved on disk at this moment; the next try succeeds.
+    #[error("the stored message is being moved; try again")]
+    PagesMoving,
+    /// Of any command on a message whose stored record is damaged.
+    #[error("the stored message cannot be read: {0}")]
+    Damaged(String),
 }
 
 /// Why a topic command is refused.
@@ -402,6 +408,9 @@ pub enum FindRejection {
     /// There is no such topic.
     #[error("topic '{0}' does not exist")]
     TopicNotFound(TopicName),
+    /// The stored record is damaged.
+    #[error("the stored message cannot be read: {0}")]
+    Damaged(String),
     /// A field is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),

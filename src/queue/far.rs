@@ -157,6 +157,11 @@ impl Queue {
         }
     }
 
+    /// A load has failed; it is asked for again.
+    pub fn load_failed(&mut self, load: Load) {
+        self.topic_mut(load.topic).loading = false;
+    }
+
     /// Where on disk to look for the message that `command` names, if memory does not know it.
     pub fn missing(&self, command: &Command) -> Option<Missing> {
         match command {

@@ -1,7 +1,7 @@
 //! Joins store and engine: restores the queue from the data directory and starts the engine on it.
 
 use crate::clock::Clock;
-use crate::engine::{CommitFailure, Commits, EngineHandle, EngineSettings, Folds, Parts, start};
+use crate::engine::{CommitFailure, Commits, EngineHandle, EngineSettings, Folded, Folds, Parts, Reads, start};
 use crate::queue::change::Change;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::{Effects, Restore};
@@ -23,7 +23,8 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     let queue = restore.finish(clock.now(), &mut effects);
     let commits = Journal { committer: opened.committer, clock: clock.clone() };
     let receipt_key = ReceiptKey::new(opened.identity.secret);
-    let parts = Parts { queue, opening: effects.changes, commits, folds: opened.folder, receipt_key };
+    let pages = [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>);
+    let parts = Parts { queue, opening: effects.changes, commits, folds: opened.folder, pages, receipt_key };
     start(EngineSettings::default(), parts, clock).map_err(|error| OpenFailure::Failed(Box::new(error)))
 }
 
@@ -52,12 +53,22 @@ impl Commits for Journal {
         Ok(self.committer.commit(changes)?)
     }
 
-    fn fold_due(&mut self) -> Option<FoldJob> {
-        self.committer.fold_due(self.clock.now())
+    fn is_full(&self) -> bool {
+        self.committer.is_generation_full()
     }
 
-    fn folded(&mut self, done: FoldDone) -> Result<(), CommitFailure> {
-        Ok(self.committer.folded(done)?)
+    fn freeze(&mut self) -> Option<FoldJob> {
+        self.committer.freeze(self.clock.now())
+    }
+
+    fn folded(&mut self, done: FoldDone) -> Result<Folded, CommitFailure> {
+        let folded = Folded { fold: done.fold, carried: done.carried.clone(), delta: Some(done.delta.clone()) };
+        self.committer.folded(done)?;
+        Ok(folded)
+    }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
     }
 
     fn journal_bytes(&self) -> u64 {

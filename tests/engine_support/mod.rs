@@ -11,7 +11,8 @@ use bytes::Bytes;
 
 use duewheel::clock::{Clock, ManualTime, StepPolicy};
 use duewheel::engine::{
-    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folds, Parts, Status, Window, start,
+    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, Status,
+    Window, start,
 };
 use duewheel::queue::change::{Change, Restored};
 use duewheel::queue::command::{Command, Delivery, Due, KeyPolicy, Produce, Produced, Reply};
@@ -126,16 +127,30 @@ impl Commits for Journal {
         Ok(())
     }
 
-    fn fold_due(&mut self) -> Option<()> {
+    fn is_full(&self) -> bool {
+        self.state().fold_wanted
+    }
+
+    fn freeze(&mut self) -> Option<()> {
         std::mem::take(&mut self.state().fold_wanted).then_some(())
     }
 
-    fn folded(&mut self, (): ()) -> Result<(), CommitFailure> {
+    fn folded(&mut self, (): ()) -> Result<Folded, CommitFailure> {
         self.set(|state| {
             state.folds_noted += 1;
             state.commits_at_fold = state.commits;
         });
-        Ok(())
+        // Nothing is in pages: the whole generation was carried.
+        let state = self.state();
+        let arrivals = state.changes.iter().filter_map(|change| match change {
+            Change::Produced(message) | Change::Moved { message, .. } => Some(message.id.arrival),
+            _ => None,
+        });
+        Ok(Folded { fold: state.folds_noted as u64, carried: arrivals.collect(), delta: None })
+    }
+
+    fn pressure(&self) -> f64 {
+        0.0
     }
 
     fn journal_bytes(&self) -> u64 {
@@ -250,6 +265,7 @@ pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) ->
         opening: effects.changes,
         commits: journal.clone(),
         folds: journal.clone(),
+        pages: [Box::new(NoPages), Box::new(NoPages)],
         receipt_key: ReceiptKey::new([7; 16]),
     };
     start(settings, parts, clock).expect("the journal is in order")

@@ -96,7 +96,6 @@ impl Samples {
             redrives: self.number32(),
             holds_key: self.coin(),
             cancel_on_lease_end: self.coin(),
-            holds_key: self.coin(),
             dead: self.maybe(|it| (it.dead_reason(), it.time())),
         }
     }

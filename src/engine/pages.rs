@@ -1,0 +1,118 @@
+//! What is on disk only: found when a command names it, loaded before it is due, on a thread of its own.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use super::input::Input;
+use crate::queue::far::{Load, Loaded, Missing};
+use crate::queue::message::{Message, TopicId};
+use crate::queue::time::Timestamp;
+use crate::store::{DirectoryDelta, ReadError, Reader};
+
+/// Reads messages that memory does not hold.
+pub trait Reads: Send + 'static {
+    /// Follows a fold.
+    fn apply(&mut self, delta: &DirectoryDelta);
+
+    /// Waiting messages of a topic in their order.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn load(&mut self, load: Load) -> Result<Loaded, ReadError>;
+
+    /// The message that a command names.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError>;
+
+    /// Dead letters of a topic after (time of death, arrival number), in that order.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn dead(
+        &mut self,
+        topic: TopicId,
+        after: Option<(Timestamp, u64)>,
+        limit: usize,
+    ) -> Result<Vec<Message>, ReadError>;
+
+    /// How many waiting messages of a topic are at or after `from` in its order and due before `until`.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError>;
+}
+
+impl Reads for Reader {
+    fn apply(&mut self, delta: &DirectoryDelta) {
+        Reader::apply(self, delta);
+    }
+
+    fn load(&mut self, load: Load) -> Result<Loaded, ReadError> {
+        Reader::load(self, load)
+    }
+
+    fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError> {
+        Reader::find(self, missing)
+    }
+
+    fn dead(
+        &mut self,
+        topic: TopicId,
+        after: Option<(Timestamp, u64)>,
+        limit: usize,
+    ) -> Result<Vec<Message>, ReadError> {
+        Reader::dead(self, topic, after, limit)
+    }
+
+    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
+        Reader::due_counts(self, topic, from, until)
+    }
+}
+
+/// Nothing is on disk: for engines whose store never folds.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPages;
+
+impl Reads for NoPages {
+    fn apply(&mut self, _: &DirectoryDelta) {}
+
+    fn load(&mut self, load: Load) -> Result<Loaded, ReadError> {
+        Ok(Loaded { load, messages: Vec::new(), frontier: None })
+    }
+
+    fn find(&mut self, _: &Missing) -> Result<Option<Message>, ReadError> {
+        Ok(None)
+    }
+
+    fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
+        Ok(Vec::new())
+    }
+
+    fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
+        Ok(0)
+    }
+}
+
+/// What the load thread can be told.
+pub(super) enum LoadInput {
+    /// The pages have changed.
+    Delta(Arc<DirectoryDelta>),
+    /// Read this.
+    Load(Load),
+}
+
+/// The load thread: reads what is asked for until nobody can ask any more.
+pub(super) fn load(mut pages: Box<dyn Reads>, inbox: &Receiver<LoadInput>, owner: &Sender<Input>) {
+    for input in inbox {
+        match input {
+            LoadInput::Delta(delta) => pages.apply(&delta),
+            LoadInput::Load(load) => {
+                if owner.send(Input::Loaded(load, pages.load(load))).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
