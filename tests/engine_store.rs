@@ -44,6 +44,10 @@ impl Commits for Disk {
     fn journal_bytes(&self) -> u64 {
         self.committer.journal_bytes()
     }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
+    }
 }
 
 /// Starts an engine on the directory. Also gives the folds that the store has seen before.

@@ -30,12 +30,14 @@ pub(crate) const START_MS: u64 = 1_700_000_000_000;
 pub(crate) struct Journal(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch that a test sets")]
 struct State {
     changes: Vec<Change>,
     commits: usize,
     is_held: bool,
     is_failing: bool,
     is_committing: bool,
+    pressure: f64,
     fold_wanted: bool,
     fold_held: bool,
     fold_failing: bool,
@@ -71,6 +73,11 @@ impl Journal {
     /// From now on commits fail, also the one that is held.
     pub(crate) fn fail(&self) {
         self.set(|state| (state.is_failing, state.is_held) = (true, false));
+    }
+
+    /// From the next commit on the journal is that full.
+    pub(crate) fn press(&self, pressure: f64) {
+        self.set(|state| state.pressure = pressure);
     }
 
     /// Waits until a commit is under way.
@@ -140,6 +147,10 @@ impl Commits for Journal {
 
     fn journal_bytes(&self) -> u64 {
         self.state().changes.len() as u64
+    }
+
+    fn pressure(&self) -> f64 {
+        self.state().pressure
     }
 }
 
