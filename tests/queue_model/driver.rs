@@ -112,7 +112,9 @@ impl Run {
             14 => self.lose_a_round(),
             15 => self.grant_grace(),
             16 => self.store.fold(),
-            17..=36 => {
+            17..=18 => self.advance_a_little(),
+            19 => self.shadow_restore(),
+            20..=37 => {
                 self.advance();
                 let request = self.choose_lease();
                 self.apply(&request);
@@ -187,10 +189,44 @@ impl Run {
         }
         self.note(|| format!("advance by {limit} {effects:?}"));
         let held = self.held();
-        self.model.advance(self.now, &Did { answer: None, changes: &effects.changes });
+        self.model.advance(self.now, false, &Did { answer: None, changes: &effects.changes });
         compare::ended_leases(&held, &self.held(), &effects.ended_leases, &Command::ReturnAll(ConsumerId::NONE));
         self.mark_changes(&effects.changes);
         self.store.commit(&effects.changes);
+    }
+
+    /// A busy broker: a bounded piece of the timed work, then commands.
+    fn advance_a_little(&mut self) {
+        self.now = self.choose_instant();
+        let mut effects = Effects::default();
+        let interrupted = self.queue.advance(self.now, self.rng.usize(1..4), &mut effects);
+        self.note(|| format!("advance a little, more={interrupted} {effects:?}"));
+        let held = self.held();
+        self.model.advance(self.now, interrupted, &Did { answer: None, changes: &effects.changes });
+        compare::ended_leases(&held, &self.held(), &effects.ended_leases, &Command::ReturnAll(ConsumerId::NONE));
+        self.mark_changes(&effects.changes);
+        self.store.commit(&effects.changes);
+        if interrupted {
+            self.coverage.mark("advance interrupted");
+            for _ in 0..3 {
+                let command = if self.rng.bool() { self.choose_lease() } else { self.choose_command() };
+                self.apply(&command);
+            }
+        }
+    }
+
+    /// What a crash here and now would restore is the durable part of memory.
+    fn shadow_restore(&mut self) {
+        if self.model.entries.values().any(|entry| entry.progress.cancel_on_lease_end) {
+            return;
+        }
+        let mut restore = Restore::new(LIMITS);
+        for restored in self.store.restored() {
+            restore.record(restored);
+        }
+        let restored = restore.finish(self.now, &mut Effects::default());
+        assert_eq!(restored.snapshot(self.now), self.queue.snapshot(self.now), "left: restored, right: in memory");
+        self.coverage.mark("restored in the shadow");
     }
 
     fn pass_time(&mut self) {

@@ -38,6 +38,9 @@ pub(crate) struct Model {
     clock: Timestamp,
     /// Messages due at or before this instant are ready.
     pub(crate) advanced_to: Timestamp,
+    /// The last advance was stopped by its limit: some of what is due is not ready yet, and some leases are over and
+    /// have not expired.
+    pub(crate) interrupted: bool,
     pub(crate) topics: Vec<Topic>,
     pub(crate) entries: BTreeMap<u64, Entry>,
     /// Every message that ever ended and is still remembered, oldest first.
@@ -186,6 +189,7 @@ impl Model {
             opened_at,
             clock: opened_at,
             advanced_to: opened_at,
+            interrupted: false,
             topics: Vec::new(),
             entries: BTreeMap::new(),
             ended: Vec::new(),
@@ -229,12 +233,22 @@ impl Model {
         answer
     }
 
-    /// Leases that are over end, messages that are due become ready.
-    pub(crate) fn advance(&mut self, now: Timestamp, did: &Did) {
+    /// Leases that are over end, messages that are due become ready. If the queue stopped at its limit, those leases
+    /// end that it has ended.
+    pub(crate) fn advance(&mut self, now: Timestamp, interrupted: bool, did: &Did) {
         self.clock = now;
+        self.interrupted = interrupted;
+        let touched = |id: MessageId| {
+            did.changes.iter().any(|change| match change {
+                Change::Moved { message, .. } => message.id == id,
+                Change::Finished(finished) => finished.id == id,
+                _ => false,
+            })
+        };
         let mut over: Vec<(Timestamp, u64)> = Vec::new();
         for (&arrival, entry) in &self.entries {
-            if let Some(lease) = entry.lease.as_ref().filter(|lease| lease.deadline <= now) {
+            let lease = entry.lease.as_ref().filter(|lease| lease.deadline <= now);
+            if let Some(lease) = lease.filter(|_| !interrupted || touched(entry.id)) {
                 over.push((lease.deadline, arrival));
             }
         }
@@ -265,6 +279,7 @@ impl Model {
         self.opened_at = now;
         self.clock = now;
         self.advanced_to = now;
+        self.interrupted = false;
         self.next_arrival = reserved;
         for topic in &mut self.topics {
             topic.paced_since = now;
