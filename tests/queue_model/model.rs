@@ -201,7 +201,7 @@ impl Model {
     /// What the queue must answer.
     pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         self.clock = now;
-        let answer = match command {
+        match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
             Command::SetPaused { name, paused } => self.set_paused(name, *paused),
@@ -229,8 +229,7 @@ impl Model {
             Command::Redrive { topic, id } => {
                 self.redrive(now, topic, *id).map(Reply::Redrive).map_err(Rejection::Find)
             }
-        };
-        answer
+        }
     }
 
     /// Leases that are over end, messages that are due become ready. If the queue stopped at its limit, those leases
