@@ -95,7 +95,6 @@ const REACHED: &[(&str, u64)] = &[
     ("restart crash with a lease to be cancelled", 4),
     ("restart with a lost round", 100),
     ("restart with the clock set back", 30),
-    ("restored in the shadow", 100),
     ("returned spent=false", 160),
     ("returned spent=true", 100),
     ("settled after the deadline, before expiry", 11),

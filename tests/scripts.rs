@@ -14,6 +14,7 @@ mod answers;
 #[path = "scripts_support/commands.rs"]
 mod commands;
 #[path = "queue_model/store.rs"]
+#[allow(dead_code, reason = "the scripts use a part of the store of the model test")]
 mod store;
 #[path = "scripts_support/world.rs"]
 mod world;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use duewheel::queue::change::Change;
 use duewheel::queue::command::{Command, ConsumerId, Rejection, Reply};
-use duewheel::queue::limits::{DAY_MS, Limits};
+use duewheel::queue::limits::{DAY_MS, Limits, Nearness};
 use duewheel::queue::message::{DeliveryOutcome, MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
@@ -21,7 +21,10 @@ use crate::coverage::{Coverage, kind};
 use crate::model::{Did, Model, State};
 use crate::store::Store;
 
-pub(crate) const LIMITS: Limits = Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 64, max_topics: 3 };
+pub(crate) const LIMITS: Limits =
+    Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 64, max_topics: 3, near: NEARNESS };
+/// Hardly anything stays in memory, and it comes back in small pieces.
+const NEARNESS: Nearness = Nearness { span_ms: 500, max_ready: 2, load_ahead_ms: 100, load_below: 1_000, load_max: 2 };
 
 /// Messages touched by one call of `advance` at most; small, so that the bound is met.
 const ADVANCE_LIMITS: [usize; 4] = [1, 2, 3, 1_000];
@@ -111,10 +114,9 @@ impl Run {
             13 => self.restart(),
             14 => self.lose_a_round(),
             15 => self.grant_grace(),
-            16 => self.store.fold(),
-            17..=18 => self.advance_a_little(),
-            19 => self.shadow_restore(),
-            20..=37 => {
+            16..=20 => (0..3).for_each(|_| self.fold()),
+            21..=23 => self.advance_a_little(),
+            24..=41 => {
                 self.advance();
                 let request = self.choose_lease();
                 self.apply(&request);
@@ -140,7 +142,7 @@ impl Run {
     fn apply_undurably(&mut self, command: &Command) -> Vec<Change> {
         let mut effects = Effects::default();
         self.mark_before(command);
-        let answer = self.queue.apply(self.now, command.clone(), None, &mut effects);
+        let answer = self.apply_with_disk(command.clone(), &mut effects);
         self.note(|| format!("{command:?} -> {answer:?} {effects:?}"));
         let did = Did { answer: Some(&answer), changes: &effects.changes };
         let held = self.held();
@@ -180,6 +182,7 @@ impl Run {
         let mut effects = Effects::default();
         let bound = 10 * (self.model.entries.len() + 10);
         let mut calls = 0;
+        self.load();
         while self.queue.advance(self.now, limit, &mut effects) {
             calls += 1;
             assert!(calls < bound, "advance does not come to an end");
@@ -215,18 +218,49 @@ impl Run {
         }
     }
 
-    /// What a crash here and now would restore is the durable part of memory.
-    fn shadow_restore(&mut self) {
-        if self.model.entries.values().any(|entry| entry.progress.cancel_on_lease_end) {
-            return;
+    /// One step of a fold: it begins, becomes durable, or what is far leaves memory.
+    fn fold(&mut self) {
+        match self.rng.u32(0..3) {
+            0 if self.store.freeze() => {
+                self.queue.freeze();
+                self.note(|| "freeze".to_owned());
+            }
+            1 => {
+                let often = self.rng.bool();
+                let rng = &mut self.rng;
+                let Some((fold, carried)) = self.store.complete(|| often && rng.bool()) else { return };
+                self.queue.folded(self.now, fold, &carried);
+                self.note(|| format!("fold {fold} carried {carried:?}"));
+                self.coverage.mark("fold");
+            }
+            _ => {
+                let limit = self.rng.usize(1..200);
+                let more = self.queue.sweep(limit);
+                self.note(|| format!("sweep {limit} {more}"));
+            }
         }
-        let mut restore = Restore::new(LIMITS);
-        for restored in self.store.restored() {
-            restore.record(restored);
+    }
+
+    /// Loads what memory needs, as the engine does between rounds.
+    fn load(&mut self) {
+        while let Some(load) = self.queue.next_load(self.now) {
+            let loaded = self.store.load(load);
+            self.note(|| format!("{loaded:?}"));
+            self.coverage.mark("load");
+            self.queue.loaded(self.now, loaded);
         }
-        let restored = restore.finish(self.now, &mut Effects::default());
-        assert_eq!(restored.snapshot(self.now), self.queue.snapshot(self.now), "left: restored, right: in memory");
-        self.coverage.mark("restored in the shadow");
+    }
+
+    /// Does a command with the stored record of its message, if memory does not know it.
+    fn apply_with_disk(&mut self, command: Command, effects: &mut Effects) -> Answer {
+        if matches!(command, Command::Lease(_)) {
+            self.load();
+        }
+        let found = self.queue.missing(&command).and_then(|missing| self.store.find(&missing));
+        if found.is_some() {
+            self.coverage.mark("command on a message on disk");
+        }
+        self.queue.apply(self.now, command, found, effects)
     }
 
     fn pass_time(&mut self) {
@@ -255,7 +289,12 @@ impl Run {
     fn restart(&mut self) {
         let clean = self.rng.bool();
         if self.rng.bool() {
-            self.store.fold();
+            // A fold that became durable and that the queue has not heard of.
+            if self.store.freeze() {
+                self.queue.freeze();
+            }
+            let carried = self.store.complete(|| self.rng.bool()).map(|fold| fold.1.len());
+            self.note(|| format!("fold with {carried:?} carried, unheard"));
         }
         self.stop_and_start(clean);
     }
@@ -298,6 +337,7 @@ impl Run {
             }
             _ => {}
         }
+        self.store.lose_unfinished_fold();
         let mut restore = Restore::new(LIMITS);
         for restored in self.store.restored() {
             restore.record(restored);

@@ -264,8 +264,10 @@ impl Model {
 
     /// The next instant at which something happens by itself, a rate cap apart.
     pub(crate) fn next_event(&self) -> Option<Timestamp> {
+        let is_paused = |id| self.topics.iter().any(|topic| topic.record.id == id && topic.record.paused);
         let instant = |entry: &Entry| match entry.state(self.advanced_to) {
-            State::Scheduled => Some(entry.progress.due_at),
+            // What waits in a paused topic may stay on disk.
+            State::Scheduled => (!is_paused(entry.id.topic)).then_some(entry.progress.due_at),
             State::Leased => entry.lease.as_ref().map(|lease| lease.deadline),
             State::Ready | State::Dead => None,
         };

@@ -102,7 +102,7 @@ fn place(message: &Message) -> String {
 
 pub(crate) fn look_up(world: &World, words: &Words) -> Vec<String> {
     let topic = words.topic(1);
-    let view = match world.queue.look_up(world.now, &topic, &target(world, words)) {
+    let view = match world.queue.look_up(world.now, &topic, &target(world, words), None) {
         Ok(view) => view,
         Err(rejection) => return vec![format!("refused: {rejection}")],
     };
@@ -177,7 +177,7 @@ fn attempt(entry: &HistoryEntry) -> String {
 }
 
 pub(crate) fn counts(world: &World, words: &Words) -> Vec<String> {
-    let Some(counts) = world.queue.counts(&words.topic(1)) else { return vec!["no such topic".to_owned()] };
+    let Some(counts) = world.queue.counts(world.now, &words.topic(1)) else { return vec!["no such topic".to_owned()] };
     let totals = counts.totals;
     let oldest = counts.oldest_ready_due_at.map_or(String::new(), |at| format!(", oldest ready {}", instant(at)));
     vec![
@@ -197,7 +197,7 @@ pub(crate) fn counts(world: &World, words: &Words) -> Vec<String> {
 }
 
 pub(crate) fn dead_letters(world: &World, words: &Words) -> Vec<String> {
-    let views = world.queue.dead_letters(world.now, &words.topic(1), None, 100).expect("the topic exists");
+    let views = world.queue.dead_letters(world.now, &words.topic(1), None, 100, &[]).expect("the topic exists");
     if views.is_empty() {
         return vec!["none".to_owned()];
     }

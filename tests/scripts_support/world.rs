@@ -65,7 +65,8 @@ impl World {
             "wakeup" => return vec![self.wake_up(&words)],
             "changes" => return self.changes.iter().map(|change| answers::change(self, change)).collect(),
             "fold" => {
-                self.store.fold();
+                self.store.freeze();
+                self.store.complete(|| true);
                 return Vec::new();
             }
             "grace" => {
