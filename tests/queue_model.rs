@@ -15,6 +15,8 @@ mod driver;
 mod find;
 #[path = "queue_model/model.rs"]
 mod model;
+#[path = "queue_model/produce.rs"]
+mod produce;
 #[path = "queue_model/settle.rs"]
 mod settle;
 #[path = "queue_model/store.rs"]
