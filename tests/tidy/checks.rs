@@ -43,6 +43,8 @@ fn a_client_may_use_values_of_the_queue_and_not_the_machine() {
     assert_eq!(complaints(import_complaints, "src/client.rs", "use crate::queue::values::Key;"), 0);
     assert_eq!(complaints(import_complaints, "src/client.rs", "use crate::queue::{values::Key, queue::Queue};"), 1);
     assert_eq!(complaints(import_complaints, "src/client.rs", "use crate::store::open;"), 1);
+    assert_eq!(complaints(import_complaints, "src/clock.rs", "use crate::queue::time::Timestamp;"), 0);
+    assert_eq!(complaints(import_complaints, "src/clock.rs", "use crate::queue::{time::Timestamp, Queue};"), 1);
 }
 
 #[test]
