@@ -116,7 +116,8 @@ impl Run {
             15 => self.grant_grace(),
             16..=20 => (0..3).for_each(|_| self.fold()),
             21..=23 => self.advance_a_little(),
-            24..=41 => {
+            24..=25 => self.load_slowly(),
+            26..=43 => {
                 self.advance();
                 let request = self.choose_lease();
                 self.apply(&request);
@@ -249,6 +250,35 @@ impl Run {
             self.coverage.mark("load");
             self.queue.loaded(self.now, loaded);
         }
+    }
+
+    /// A slow disk: commands, and steps of a fold, come between the question and the answer.
+    fn load_slowly(&mut self) {
+        (0..6).for_each(|_| self.fold());
+        self.now = self.choose_instant();
+        let Some(load) = self.queue.next_load(self.now) else { return };
+        let loaded = self.store.load(load);
+        self.note(|| format!("loading {loaded:?}"));
+        for _ in 0..self.rng.usize(1..5) {
+            match self.rng.u32(0..4) {
+                0 => self.fold(),
+                1 => {
+                    let command = self.choose_lease();
+                    // What is on its way cannot be leased, nor what comes after it.
+                    self.model.interrupted = true;
+                    self.apply(&command);
+                }
+                _ => {
+                    let command = self.choose_command();
+                    self.model.interrupted = true;
+                    self.apply(&command);
+                }
+            }
+        }
+        self.note(|| "loaded at last".to_owned());
+        self.coverage.mark("loaded late");
+        self.queue.loaded(self.now, loaded);
+        self.advance();
     }
 
     /// Does a command with the stored record of its message, if memory does not know it.
