@@ -1,7 +1,12 @@
 //! The queue against a naive model, over many histories of commands chosen from the current state.
 //!
-//! `DUEWHEEL_HISTORIES` sets how many histories are run, `DUEWHEEL_SEED` the seed of the first; a failure prints
-//! both the seed and the end of its history.
+//! The gate runs a fixed seed, which must reach every interesting state, and a few histories of a fresh seed. A long run:
+//!
+//! ```text
+//! DUEWHEEL_HISTORIES=20000 cargo test --release --test queue_model fresh -- --nocapture
+//! ```
+//!
+//! `DUEWHEEL_SEED` is the seed of the first history; a failure prints its seed and the end of its history.
 
 #[path = "queue_model/choose.rs"]
 mod choose;
