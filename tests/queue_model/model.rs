@@ -277,7 +277,8 @@ impl Model {
         self.opened_at = now;
         self.clock = now;
         self.advanced_to = now;
-        self.interrupted = false;
+        // Nothing has been advanced yet.
+        self.interrupted = true;
         self.next_arrival = reserved;
         for topic in &mut self.topics {
             topic.paced_since = now;
