@@ -1,1 +1,3 @@
+//! The `duewheel` program.
+
 fn main() {}

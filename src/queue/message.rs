@@ -99,6 +99,8 @@ pub struct Progress {
     pub returns: u32,
     /// Times redriven from the dead letters.
     pub redrives: u32,
+    /// It holds its key: true from the produce, false from a death in a topic whose dead release their keys.
+    pub holds_key: bool,
     /// It is to be cancelled when its present lease ends without an ack.
     pub cancel_on_lease_end: bool,
     /// If dead: why, and since when.
@@ -117,6 +119,7 @@ impl Progress {
             deliveries_before_redrive: 0,
             returns: 0,
             redrives: 0,
+            holds_key: true,
             cancel_on_lease_end: false,
             dead: None,
         }

@@ -11,13 +11,36 @@
 //!
 //! What this layer is not: it does not know files, sockets, consumers' windows or group commit.
 
+mod cancel;
 pub mod change;
+pub mod check;
 pub mod command;
+mod dedup;
+mod ended;
+mod entry;
+pub mod far;
+mod inspect;
+mod lease;
+mod levels;
 pub mod limits;
 pub mod message;
+mod pacer;
+mod produce;
 pub mod receipt;
+pub mod restore;
 pub mod schedule;
 pub mod settings;
+mod settle;
+mod state;
+mod stored;
 pub mod time;
+mod topic;
+mod topics;
+mod transition;
 pub mod values;
 pub mod view;
+pub mod wheel;
+
+pub use restore::Restore;
+pub use state::{Effects, Queue};
+pub use stored::key_hash;

@@ -141,6 +141,12 @@ impl ConsumerName {
 }
 
 impl NackText {
+    /// No text.
+    #[must_use]
+    pub fn none() -> Self {
+        Self("".into())
+    }
+
     /// Parses the text of a nack; it may be empty.
     ///
     /// # Errors

@@ -95,6 +95,7 @@ impl Samples {
             returns: self.number32(),
             redrives: self.number32(),
             cancel_on_lease_end: self.coin(),
+            holds_key: self.coin(),
             dead: self.maybe(|it| (it.dead_reason(), it.time())),
         }
     }

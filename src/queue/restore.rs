@@ -1,0 +1,193 @@
+//! Building the queue from what the store holds.
+//!
+//! A [`Restore`] is fed everything durable, in order, and then finished at the time of opening. After a clean
+//! stop the open leases go on; otherwise they are void, and every message that was due may have been delivered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use slab::Slab;
+
+use super::change::{Change, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
+use super::command::ConsumerId;
+use super::entry::{Lease, State};
+use super::limits::Limits;
+use super::message::{Message, TopicId};
+use super::state::{Effects, Queue};
+use super::stored::{NO_FRONTIER, Stored};
+use super::time::Timestamp;
+use super::topic::Topic;
+use super::wheel::Wheel;
+
+/// A queue being restored.
+#[derive(Debug)]
+pub struct Restore {
+    limits: Limits,
+    topics: BTreeMap<TopicId, TopicRecord>,
+    totals: BTreeMap<TopicId, Totals>,
+    stored: BTreeMap<TopicId, Stored>,
+    folds: u64,
+    /// Messages that are in memory from the start: they changed since the last fold, or were carried.
+    messages: FxHashMap<u64, Message>,
+    /// Messages that may have a copy in pages and are gone.
+    gone: FxHashSet<u64>,
+    ended: Vec<Finished>,
+    dedup: Vec<DedupRecord>,
+    epoch: u32,
+    reserved_through: u64,
+    /// The open leases if the last change was a clean stop.
+    closed: Option<Vec<OpenLease>>,
+}
+
+impl Restore {
+    /// Nothing restored yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            topics: BTreeMap::new(),
+            totals: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            folds: 0,
+            messages: FxHashMap::default(),
+            gone: FxHashSet::default(),
+            ended: Vec::new(),
+            dedup: Vec::new(),
+            epoch: 0,
+            reserved_through: 0,
+            closed: None,
+        }
+    }
+
+    /// Takes in the next thing that the store holds.
+    pub fn record(&mut self, restored: Restored) {
+        match restored {
+            Restored::Topic(record) => drop(self.topics.insert(record.id, record)),
+            Restored::Totals(topic, totals) => drop(self.totals.insert(topic, totals)),
+            Restored::Fold(number) => self.folds = number,
+            Restored::Stored { topic, waiting, dead, first } => {
+                let stored = self.stored(topic);
+                (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
+            }
+            Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
+            Restored::Message(message) => drop(self.messages.insert(message.id.arrival, message)),
+            Restored::Ended(finished) => self.ended.push(finished),
+            Restored::Dedup(record) => self.dedup.push(record),
+            Restored::Change(change) => self.replay(change),
+        }
+    }
+
+    /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
+    /// be durable before anything else.
+    pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
+        let clean = self.closed.is_some();
+        let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
+        effects.changes.push(Change::Opened { epoch, at: now });
+        let mut queue = Queue {
+            limits: self.limits,
+            epoch,
+            names: self.topics.values().map(|record| (record.name.clone(), record.id)).collect(),
+            topics: BTreeMap::new(),
+            entries: Slab::with_capacity(self.messages.len()),
+            by_arrival: FxHashMap::default(),
+            wheel: Wheel::new(now.as_millis()),
+            leases: BTreeSet::new(),
+            token_waits: BTreeSet::new(),
+            generation: 1,
+            folded_generation: 0,
+            folds: self.folds,
+            gone: self.gone,
+            gone_frozen: FxHashSet::default(),
+            sweep: None,
+            partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
+            voided: (!clean).then_some((now, self.reserved_through)),
+            next_arrival: self.reserved_through,
+            reserved_through: self.reserved_through,
+        };
+        for record in self.topics.into_values() {
+            let totals = self.totals.get(&record.id).copied().unwrap_or_default();
+            let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
+            queue.topics.insert(record.id, Topic::new(record, totals, stored, now));
+        }
+        self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
+        self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));
+        let mut messages: Vec<Message> = self.messages.into_values().collect();
+        messages.sort_unstable_by_key(|message| message.id.arrival);
+        for message in messages {
+            let maybe_delivered = queue.is_suspected(&message);
+            let index = queue.insert(now, message, maybe_delivered);
+            queue.entries[index as usize].born = 0;
+        }
+        self.closed.into_iter().flatten().for_each(|lease| reopen(&mut queue, lease, effects));
+        cancel_marked(&mut queue, now, effects);
+        queue
+    }
+
+    fn stored(&mut self, topic: TopicId) -> &mut Stored {
+        self.stored.entry(topic).or_insert_with(Stored::nothing)
+    }
+
+    fn replay(&mut self, change: Change) {
+        self.closed = None;
+        match change {
+            Change::TopicPut(record) => drop(self.topics.insert(record.id, record)),
+            Change::Produced(message) => {
+                self.totals.entry(message.id.topic).or_default().produced += 1;
+                self.messages.insert(message.id.arrival, message);
+            }
+            Change::Moved { message, previous, .. } => {
+                let (id, key) = (message.id, message.content.key.clone());
+                if self.messages.insert(id.arrival, message).is_none() {
+                    self.stored(id.topic).take(id, previous, key.as_ref());
+                }
+            }
+            Change::Finished(finished) => {
+                self.totals.entry(finished.id.topic).or_default().count(finished.outcome);
+                let Finished { id, previous, key, .. } = &finished;
+                if self.messages.remove(&id.arrival).is_none() {
+                    self.stored(id.topic).take(*id, *previous, key.as_ref());
+                }
+                self.gone.insert(id.arrival);
+                self.ended.push(finished);
+            }
+            Change::DedupPut(record) => self.dedup.push(record),
+            Change::ArrivalsReserved(through) => self.reserved_through = self.reserved_through.max(through),
+            Change::Opened { epoch, .. } => self.epoch = self.epoch.max(epoch),
+            Change::Closed { leases, .. } => self.closed = Some(leases),
+        }
+    }
+}
+
+fn remember(queue: &mut Queue, finished: Finished) {
+    let topic = queue.topic_mut(finished.id.topic);
+    topic.ended.push(finished, &topic.record.settings);
+}
+
+/// A lease that outlived a clean stop goes on, without a stream.
+fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
+    let index = queue.by_arrival[&open.id.arrival];
+    queue.lift(index, effects);
+    let timer = queue.wheel.insert(open.deadline.as_millis(), index);
+    queue.leases.insert((ConsumerId::NONE, open.id.arrival));
+    queue.entries[index as usize].state = State::Leased(Box::new(Lease {
+        delivery: open.delivery,
+        epoch: open.epoch,
+        consumer: ConsumerId::NONE,
+        consumer_name: open.consumer,
+        delivered_at: open.delivered_at,
+        deadline: open.deadline,
+        timer: Some(timer),
+    }));
+    queue.topic_mut(open.id.topic).leased += 1;
+}
+
+/// Messages that were to be cancelled when their lease ends, and whose lease is void now.
+fn cancel_marked(queue: &mut Queue, now: Timestamp, effects: &mut Effects) {
+    let is_marked = |(index, entry): (usize, &super::entry::Entry)| {
+        let marked = entry.message.progress.cancel_on_lease_end && !matches!(entry.state, State::Leased(_));
+        marked.then(|| u32::try_from(index).expect("memory holds fewer than 2^32 messages"))
+    };
+    let marked: Vec<u32> = queue.entries.iter().filter_map(is_marked).collect();
+    for index in marked {
+        queue.cancel_waiting(now, index, effects);
+    }
+}

@@ -1,0 +1,60 @@
+//! A topic at run time: its record and the indexes over its live messages.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::change::{TopicRecord, Totals};
+use super::dedup::DedupWindow;
+use super::ended::Ended;
+use super::pacer::Pacer;
+use super::stored::Stored;
+use super::time::Timestamp;
+use super::values::Key;
+
+/// Order within a topic: by instant, then by arrival number.
+pub(super) type Order = (Timestamp, u64);
+
+/// A topic and the indexes over its live messages; an index value is the message's place in the queue's slab.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub(super) record: TopicRecord,
+    /// Ready messages, in due order.
+    pub(super) ready: BTreeMap<Order, u32>,
+    /// Dead letters, by time of death.
+    pub(super) dead: BTreeMap<Order, u32>,
+    /// Live messages by the key that they hold.
+    pub(super) keys: HashMap<Key, u32>,
+    pub(super) ended: Ended,
+    pub(super) dedup: DedupWindow,
+    pub(super) pacer: Pacer,
+    pub(super) scheduled: u64,
+    pub(super) leased: u64,
+    pub(super) totals: Totals,
+    /// What is on disk only.
+    pub(super) stored: Stored,
+    /// A load of this topic is under way.
+    pub(super) loading: bool,
+}
+
+impl Topic {
+    pub(super) fn new(record: TopicRecord, totals: Totals, stored: Stored, now: Timestamp) -> Self {
+        Self {
+            pacer: Pacer::new(record.settings.rate, now),
+            record,
+            ready: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            keys: HashMap::new(),
+            ended: Ended::default(),
+            dedup: DedupWindow::default(),
+            scheduled: 0,
+            leased: 0,
+            totals,
+            stored,
+            loading: false,
+        }
+    }
+
+    /// True if the concurrency cap allows no further lease.
+    pub(super) fn at_concurrency_cap(&self) -> bool {
+        self.record.settings.concurrency.is_some_and(|cap| self.leased >= u64::from(cap))
+    }
+}

@@ -1,0 +1,69 @@
+//! Creating topics, changing their settings, pausing them.
+
+use super::change::{Change, TopicRecord, Totals};
+use super::command::TopicRejection;
+use super::message::TopicId;
+use super::pacer::Pacer;
+use super::settings::TopicSettings;
+use super::state::{Effects, Queue};
+use super::stored::Stored;
+use super::time::Timestamp;
+use super::topic::Topic;
+use super::values::TopicName;
+
+impl Queue {
+    pub(super) fn create_topic(
+        &mut self,
+        now: Timestamp,
+        name: TopicName,
+        settings: TopicSettings,
+        effects: &mut Effects,
+    ) -> Result<TopicRecord, TopicRejection> {
+        settings.check(&self.limits)?;
+        if self.names.contains_key(&name) {
+            return Err(TopicRejection::Exists(name));
+        }
+        if self.topics.len() >= self.limits.max_topics {
+            return Err(TopicRejection::TooMany(self.topics.len()));
+        }
+        let id = TopicId(self.topics.last_key_value().map_or(1, |(last, _)| last.0 + 1));
+        let record = TopicRecord { id, name: name.clone(), settings, paused: false, created_at: now };
+        self.topics.insert(id, Topic::new(record.clone(), Totals::default(), Stored::nothing(), now));
+        self.names.insert(name, id);
+        effects.changes.push(Change::TopicPut(record.clone()));
+        Ok(record)
+    }
+
+    pub(super) fn update_topic(
+        &mut self,
+        now: Timestamp,
+        name: &TopicName,
+        settings: TopicSettings,
+        effects: &mut Effects,
+    ) -> Result<TopicRecord, TopicRejection> {
+        settings.check(&self.limits)?;
+        let id = self.topic_id(name).ok_or_else(|| TopicRejection::NotFound(name.clone()))?;
+        let topic = self.topic_mut(id);
+        if topic.pacer.cap() != settings.rate {
+            topic.pacer = Pacer::new(settings.rate, now);
+        }
+        topic.record.settings = settings;
+        effects.changes.push(Change::TopicPut(topic.record.clone()));
+        Ok(topic.record.clone())
+    }
+
+    pub(super) fn set_paused(
+        &mut self,
+        name: &TopicName,
+        paused: bool,
+        effects: &mut Effects,
+    ) -> Result<TopicRecord, TopicRejection> {
+        let id = self.topic_id(name).ok_or_else(|| TopicRejection::NotFound(name.clone()))?;
+        let topic = self.topic_mut(id);
+        if topic.record.paused != paused {
+            topic.record.paused = paused;
+            effects.changes.push(Change::TopicPut(topic.record.clone()));
+        }
+        Ok(topic.record.clone())
+    }
+}

@@ -1,0 +1,561 @@
+//! The naive model: the same rules, written down a second time with nothing clever in them. Messages lie in one
+//! map, every question scans all of them, and no two facts are kept that could disagree.
+//!
+//! Where the rules leave a choice to the queue (arrival numbers, jitter, how many deliveries a rate cap lets go),
+//! the model takes the choice from the queue's answer and checks that it was allowed.
+
+use std::collections::BTreeMap;
+
+use duewheel::queue::change::{Change, Finished, Outcome, TopicRecord, Totals};
+use duewheel::queue::command::{
+    Command, ConsumerId, Due, FindRejection, KeyPolicy, Produce, ProduceRejection, Produced, Rejection, Reply, Target,
+    TopicRejection,
+};
+use duewheel::queue::limits::{Limits, MAX_ATTEMPTS};
+use duewheel::queue::message::{Content, HistoryEntry, Message, MessageId, Progress, TopicId};
+use duewheel::queue::receipt::Receipt;
+use duewheel::queue::schedule::RetrySchedule;
+use duewheel::queue::settings::TopicSettings;
+use duewheel::queue::time::Timestamp;
+use duewheel::queue::values::{ConsumerName, DedupId, Invalid, Key, TopicName};
+
+/// Longest delay that a paced topic may catch up with, milliseconds.
+pub(crate) const CATCH_UP_MS: u64 = 10;
+
+/// What the queue did, for the choices that are its own.
+pub(crate) struct Did<'a> {
+    pub(crate) answer: Option<&'a Result<Reply, Rejection>>,
+    pub(crate) changes: &'a [Change],
+}
+
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) limits: Limits,
+    pub(crate) epoch: u32,
+    /// When this run of the broker began.
+    pub(crate) opened_at: Timestamp,
+    /// The latest instant that was passed in.
+    clock: Timestamp,
+    /// Messages due at or before this instant are ready.
+    pub(crate) advanced_to: Timestamp,
+    pub(crate) topics: Vec<Topic>,
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    /// Every message that ever ended and is still remembered, oldest first.
+    pub(crate) ended: Vec<Finished>,
+    pub(crate) dedups: Vec<Dedup>,
+    /// Arrivals below this one are used.
+    pub(crate) next_arrival: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct Topic {
+    pub(crate) record: TopicRecord,
+    pub(crate) totals: Totals,
+    /// Times of all deliveries under the present rate cap.
+    pub(crate) delivered: Vec<Timestamp>,
+    /// The rate cap counts from here: start of the broker, creation, or a change of settings.
+    pub(crate) paced_since: Timestamp,
+    /// A lease found a ready message and was held back by the rate cap.
+    pub(crate) rate_wanted: bool,
+    /// Its settings have been changed, so that messages may exceed caps that were lowered.
+    pub(crate) updated: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: MessageId,
+    pub(crate) content: std::sync::Arc<Content>,
+    pub(crate) progress: Progress,
+    /// Every delivery that ended without an ack, none left out.
+    pub(crate) history: Vec<HistoryEntry>,
+    pub(crate) lease: Option<Lease>,
+    /// It was due when the broker opened after some crash, so it may have been delivered before.
+    pub(crate) suspected: bool,
+    /// The same, at the start of the present run.
+    pub(crate) suspected_now: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) receipt: Receipt,
+    pub(crate) consumer: ConsumerId,
+    pub(crate) name: ConsumerName,
+    pub(crate) delivered_at: Timestamp,
+    pub(crate) deadline: Timestamp,
+}
+
+#[derive(Clone)]
+pub(crate) struct Dedup {
+    pub(crate) topic: TopicId,
+    pub(crate) id: DedupId,
+    /// Everything that was asked for.
+    pub(crate) asked: String,
+    pub(crate) message: MessageId,
+    pub(crate) due_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
+}
+
+impl Topic {
+    /// The instant by which a rate cap certainly allows the next delivery. Tokens come a little slower than the cap
+    /// says, so that a broker that is a few milliseconds late may catch up and still keep within the cap.
+    pub(crate) fn token_by(&self) -> Option<Timestamp> {
+        let rate = self.record.settings.rate?;
+        Some(self.last_token().plus((rate.period_ms + CATCH_UP_MS).div_ceil(u64::from(rate.deliveries)) + 1))
+    }
+
+    /// The instant before which the rate cap certainly does not allow the next delivery.
+    fn token_from(&self) -> Option<Timestamp> {
+        let rate = self.record.settings.rate?;
+        Some(self.last_token().plus(rate.period_ms / u64::from(rate.deliveries)).minus(CATCH_UP_MS))
+    }
+
+    fn last_token(&self) -> Timestamp {
+        self.delivered.last().map_or(self.paced_since, |&last| last.max(self.paced_since))
+    }
+}
+
+/// Where a live message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Scheduled,
+    Ready,
+    Leased,
+    Dead,
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Ready => "ready",
+            Self::Leased => "leased",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn state(&self, advanced_to: Timestamp) -> State {
+        if self.progress.dead.is_some() {
+            return State::Dead;
+        }
+        match self.lease {
+            Some(_) => State::Leased,
+            None if self.progress.due_at <= advanced_to => State::Ready,
+            None => State::Scheduled,
+        }
+    }
+
+    /// The schedule in force.
+    pub(crate) fn schedule(&self, settings: &TopicSettings) -> RetrySchedule {
+        self.content.schedule.clone().unwrap_or_else(|| settings.schedule.clone())
+    }
+
+    /// The waits before the first attempt do not count as a tier.
+    pub(crate) fn starts_before_tier_1(&self) -> bool {
+        self.content.explicit_first_wait || self.progress.redrives > 0
+    }
+
+    pub(crate) fn max_attempts(&self, settings: &TopicSettings) -> u32 {
+        let tiers = self.schedule(settings).tiers().len();
+        let described = if self.starts_before_tier_1() { tiers + 1 } else { tiers };
+        let default = u32::try_from(described).expect("schedules are short");
+        self.content.max_attempts.or(settings.max_attempts).unwrap_or(default)
+    }
+
+    /// The durable form: the attempt history keeps the first 4 and the last 16.
+    pub(crate) fn message(&self) -> Message {
+        let mut message =
+            Message { id: self.id, content: self.content.clone(), progress: self.progress, history: None };
+        let count = self.history.len();
+        let kept = self.history.iter().enumerate().filter(|&(at, _)| at < 4 || at + 16 >= count);
+        let omitted = u32::try_from(count.saturating_sub(20)).expect("histories are short");
+        if count > 0 {
+            let entries = kept.map(|(_, entry)| entry.clone()).collect();
+            message.history = Some(duewheel::queue::message::AttemptHistory::from_parts(entries, omitted).into());
+        }
+        message
+    }
+}
+
+impl Model {
+    pub(crate) fn new(limits: Limits, epoch: u32, opened_at: Timestamp) -> Self {
+        Self {
+            limits,
+            epoch,
+            opened_at,
+            clock: opened_at,
+            advanced_to: opened_at,
+            topics: Vec::new(),
+            entries: BTreeMap::new(),
+            ended: Vec::new(),
+            dedups: Vec::new(),
+            next_arrival: 0,
+        }
+    }
+
+    /// What the queue must answer.
+    pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
+        self.clock = now;
+        let answer = match command {
+            Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
+            Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
+            Command::SetPaused { name, paused } => self.set_paused(name, *paused),
+            Command::Produce(produce) => {
+                self.produce(now, produce, did).map(Reply::Produced).map_err(Rejection::Produce)
+            }
+            Command::Lease(request) => self.lease(now, request, did).map(Reply::Leased).map_err(Rejection::Find),
+            Command::Ack(receipt) => {
+                self.ack(now, receipt).map(|repeated| Reply::Acked { repeated }).map_err(Rejection::Settle)
+            }
+            Command::Nack(nack) => self.nack(now, nack, did).map(Reply::Nacked).map_err(Rejection::Settle),
+            Command::Extend { receipt, lease_ms } => {
+                self.extend(now, receipt, *lease_ms).map(Reply::Extended).map_err(Rejection::Settle)
+            }
+            Command::ReturnAll(consumer) => Ok(Reply::Returned(self.return_all(now, *consumer, did))),
+            Command::Return(receipt) => {
+                self.return_one(now, receipt, did).map(|()| Reply::Returned(1)).map_err(Rejection::Settle)
+            }
+            Command::Cancel { topic, target, when_lease_ends } => {
+                self.cancel(now, topic, target, *when_lease_ends).map(Reply::Cancel).map_err(Rejection::Find)
+            }
+            Command::Reschedule { topic, target, due } => {
+                self.reschedule(now, topic, target, *due).map(Reply::Reschedule).map_err(Rejection::Find)
+            }
+            Command::Redrive { topic, id } => {
+                self.redrive(now, topic, *id).map(Reply::Redrive).map_err(Rejection::Find)
+            }
+        };
+        answer
+    }
+
+    /// Leases that are over end, messages that are due become ready.
+    pub(crate) fn advance(&mut self, now: Timestamp, did: &Did) {
+        self.clock = now;
+        let mut over: Vec<(Timestamp, u64)> = Vec::new();
+        for (&arrival, entry) in &self.entries {
+            if let Some(lease) = entry.lease.as_ref().filter(|lease| lease.deadline <= now) {
+                over.push((lease.deadline, arrival));
+            }
+        }
+        over.sort_unstable();
+        for (_, arrival) in over {
+            self.expire(now, arrival, did);
+        }
+        self.advanced_to = self.advanced_to.max(now);
+        for topic in &mut self.topics {
+            // The wake-up for a token is given once; whoever wants the delivery asks again.
+            topic.rate_wanted &= topic.token_from().is_some_and(|at| now < at);
+        }
+    }
+
+    /// The next instant at which something happens by itself, a rate cap apart.
+    pub(crate) fn next_event(&self) -> Option<Timestamp> {
+        let is_paused = |id| self.topics.iter().any(|topic| topic.record.id == id && topic.record.paused);
+        let instant = |entry: &Entry| match entry.state(self.advanced_to) {
+            // What waits in a paused topic may stay on disk.
+            State::Scheduled => (!is_paused(entry.id.topic)).then_some(entry.progress.due_at),
+            State::Leased => entry.lease.as_ref().map(|lease| lease.deadline),
+            State::Ready | State::Dead => None,
+        };
+        self.entries.values().filter_map(instant).min()
+    }
+
+    /// The broker stops and starts again. After a crash the leases are void.
+    pub(crate) fn restart(&mut self, now: Timestamp, clean: bool, epoch: u32, reserved: u64) {
+        self.epoch = epoch;
+        self.opened_at = now;
+        self.clock = now;
+        self.advanced_to = now;
+        self.next_arrival = reserved;
+        for topic in &mut self.topics {
+            topic.paced_since = now;
+            topic.rate_wanted = false;
+            // If the clock has been set back, nobody knows how long ago these were.
+            topic.delivered.retain(|&at| at <= now);
+        }
+        let arrivals: Vec<u64> = self.entries.keys().copied().collect();
+        for arrival in arrivals {
+            let entry = self.entries.get_mut(&arrival).expect("just listed");
+            entry.suspected_now = false;
+            if clean {
+                if let Some(lease) = &mut entry.lease {
+                    lease.consumer = ConsumerId::NONE;
+                }
+                continue;
+            }
+            entry.lease = None;
+            if entry.progress.dead.is_none() && entry.progress.due_at <= now {
+                (entry.suspected, entry.suspected_now) = (true, true);
+            }
+            if entry.progress.cancel_on_lease_end {
+                self.finish(now, arrival, Outcome::Cancelled, None);
+            }
+        }
+    }
+
+    pub(crate) fn topic(&self, name: &TopicName) -> Option<&Topic> {
+        self.topics.iter().find(|topic| topic.record.name == *name)
+    }
+
+    pub(crate) fn topic_mut(&mut self, id: TopicId) -> &mut Topic {
+        self.topics.iter_mut().find(|topic| topic.record.id == id).expect("topics are not deleted")
+    }
+
+    pub(crate) fn settings(&self, id: TopicId) -> TopicSettings {
+        let topic = self.topics.iter().find(|topic| topic.record.id == id);
+        topic.expect("topics are not deleted").record.settings.clone()
+    }
+
+    pub(crate) fn in_topic(&self, id: TopicId) -> impl Iterator<Item = &Entry> {
+        self.entries.values().filter(move |entry| entry.id.topic == id)
+    }
+
+    pub(crate) fn count(&self, id: TopicId, state: State) -> usize {
+        self.in_topic(id).filter(|entry| entry.state(self.advanced_to) == state).count()
+    }
+
+    /// Ready messages of a topic in the order in which they are leased.
+    pub(crate) fn ready(&self, id: TopicId) -> Vec<&Entry> {
+        let mut ready: Vec<&Entry> =
+            self.in_topic(id).filter(|entry| entry.state(self.advanced_to) == State::Ready).collect();
+        ready.sort_by_key(|entry| (entry.progress.due_at, entry.id.arrival));
+        ready
+    }
+
+    /// The live message that holds a key.
+    pub(crate) fn holder(&self, id: TopicId, key: &Key) -> Option<&Entry> {
+        let holds = |entry: &&Entry| entry.content.key.as_ref() == Some(key) && entry.progress.holds_key;
+        let mut holders = self.in_topic(id).filter(holds);
+        let holder = holders.next();
+        assert!(holders.next().is_none(), "a key has one holder");
+        holder
+    }
+
+    /// The live message that a target names.
+    pub(crate) fn live(&self, topic: TopicId, target: &Target) -> Option<&Entry> {
+        match target {
+            Target::Id(id) => self.entries.get(&id.arrival).filter(|entry| entry.id == *id && id.topic == topic),
+            Target::Key(key) => self.holder(topic, key),
+        }
+    }
+
+    /// The latest ended message that a target names and the history remembers.
+    pub(crate) fn gone(&self, topic: TopicId, target: &Target) -> Option<&Finished> {
+        let age = self.settings(topic).history_age_ms;
+        let known = |finished: &&Finished| finished.id.topic == topic && self.clock.since(finished.at) <= age;
+        let mut newest_first = self.ended.iter().rev();
+        let named = newest_first.find(|finished| match target {
+            Target::Id(id) => finished.id == *id,
+            Target::Key(key) => finished.id.topic == topic && finished.key.as_ref() == Some(key),
+        });
+        named.filter(known)
+    }
+
+    pub(crate) fn finish(&mut self, now: Timestamp, arrival: u64, outcome: Outcome, receipt: Option<(u32, u32)>) {
+        let entry = self.entries.remove(&arrival).expect("a live message");
+        self.topic_mut(entry.id.topic).totals.count(outcome);
+        let (id, key, previous) = (entry.id, entry.content.key.clone(), entry.message().place());
+        self.ended.push(Finished { id, key, outcome, at: now, receipt, previous });
+        self.trim(now, id.topic);
+    }
+
+    /// The history of a topic forgets its oldest entries, by count and by age.
+    fn trim(&mut self, now: Timestamp, topic: TopicId) {
+        let settings = self.settings(topic);
+        let of_topic = |finished: &Finished| finished.id.topic == topic;
+        while let Some(oldest) = self.ended.iter().position(of_topic) {
+            let count = self.ended.iter().filter(|finished| of_topic(finished)).count();
+            let old = now.since(self.ended[oldest].at) > settings.history_age_ms;
+            if count <= settings.history_count as usize && !old {
+                break;
+            }
+            self.ended.remove(oldest);
+        }
+    }
+
+    /// What the dedup window of a topic remembers: the last record of each id, until it expires.
+    pub(crate) fn remembered_dedups(&self, topic: TopicId) -> Vec<&Dedup> {
+        let last = |dedup: &&Dedup| {
+            let same_id = |other: &&Dedup| other.topic == topic && other.id == dedup.id;
+            let last = self.dedups.iter().rev().find(same_id);
+            dedup.topic == topic && last.is_some_and(|last| std::ptr::eq(last, *dedup))
+        };
+        self.dedups.iter().filter(last).filter(|dedup| dedup.expires_at > self.clock).collect()
+    }
+
+    fn create_topic(
+        &mut self,
+        now: Timestamp,
+        name: &TopicName,
+        settings: &TopicSettings,
+        did: &Did,
+    ) -> Result<Reply, Rejection> {
+        settings.check(&self.limits).map_err(TopicRejection::Invalid)?;
+        if self.topic(name).is_some() {
+            return Err(TopicRejection::Exists(name.clone()).into());
+        }
+        if self.topics.len() >= self.limits.max_topics {
+            return Err(TopicRejection::TooMany(self.limits.max_topics).into());
+        }
+        let Some(Ok(Reply::Topic(TopicRecord { id, .. }))) = did.answer else { panic!("a topic must be created") };
+        assert!(self.topics.iter().all(|topic| topic.record.id < *id), "topic numbers ascend");
+        let record =
+            TopicRecord { id: *id, name: name.clone(), settings: settings.clone(), paused: false, created_at: now };
+        self.topics.push(Topic {
+            record: record.clone(),
+            totals: Totals::default(),
+            delivered: Vec::new(),
+            paced_since: now,
+            rate_wanted: false,
+            updated: false,
+        });
+        Ok(Reply::Topic(record))
+    }
+
+    fn update_topic(&mut self, now: Timestamp, name: &TopicName, settings: &TopicSettings) -> Result<Reply, Rejection> {
+        let limits = self.limits;
+        let Some(topic) = self.topics.iter_mut().find(|topic| topic.record.name == *name) else {
+            return Err(TopicRejection::NotFound(name.clone()).into());
+        };
+        settings.check(&limits).map_err(TopicRejection::Invalid)?;
+        if topic.record.settings.rate != settings.rate {
+            topic.paced_since = now;
+            topic.delivered.clear();
+            // The round that changes the cap serves the waiting consumers anew.
+            topic.rate_wanted = false;
+        }
+        topic.updated = true;
+        topic.record.settings = settings.clone();
+        Ok(Reply::Topic(topic.record.clone()))
+    }
+
+    fn set_paused(&mut self, name: &TopicName, paused: bool) -> Result<Reply, Rejection> {
+        let Some(topic) = self.topics.iter_mut().find(|topic| topic.record.name == *name) else {
+            return Err(TopicRejection::NotFound(name.clone()).into());
+        };
+        topic.record.paused = paused;
+        Ok(Reply::Topic(topic.record.clone()))
+    }
+
+    fn produce(&mut self, now: Timestamp, produce: &Produce, did: &Did) -> Result<Produced, ProduceRejection> {
+        let Some(topic) = self.topic(&produce.topic) else {
+            return Err(ProduceRejection::TopicNotFound(produce.topic.clone()));
+        };
+        let (topic, settings) = (topic.record.id, topic.record.settings.clone());
+        self.check_produce(now, produce)?;
+        let asked = format!("{:?}", Produce { dedup_id: None, ..produce.clone() });
+        if let Some(dedup_id) = &produce.dedup_id {
+            let remembered = self.remembered_dedups(topic);
+            if let Some(first) = remembered.iter().find(|dedup| dedup.id == *dedup_id) {
+                if first.asked != asked {
+                    return Err(ProduceRejection::DedupIdReused { first: first.message });
+                }
+                return Ok(Produced { id: first.message, due_at: first.due_at, existing: true });
+            }
+            if remembered.len() >= settings.dedup_capacity as usize {
+                let oldest = remembered.iter().map(|dedup| dedup.expires_at).min().expect("a full window is not empty");
+                let (capacity, retry_after_ms) = (settings.dedup_capacity, oldest.since(now));
+                return Err(ProduceRejection::DedupWindowFull { capacity, retry_after_ms });
+            }
+        }
+        let produced = self.store_or_keep(now, topic, produce, did)?;
+        if let Some(id) = produce.dedup_id.clone() {
+            let expires_at = now.plus(settings.dedup_window_ms);
+            let (message, due_at) = (produced.id, produced.due_at);
+            self.dedups.push(Dedup { topic, id, asked, message, due_at, expires_at });
+        }
+        Ok(produced)
+    }
+
+    fn check_produce(&self, now: Timestamp, produce: &Produce) -> Result<(), Invalid> {
+        let bad = |field| Err(Invalid::new(field, "out of range"));
+        let max = self.limits.max_delay_ms;
+        if produce.body.len() > self.limits.max_body_bytes {
+            return bad("body");
+        }
+        match produce.due {
+            Some(Due::After(ms)) if ms > max => return bad("delay"),
+            Some(Due::At(at)) if at.since(now) > max => return bad("due_at"),
+            _ => {}
+        }
+        let tiers = produce.schedule.as_ref().map(RetrySchedule::tiers);
+        if tiers.is_some_and(|tiers| tiers.is_empty() || tiers.iter().any(|&tier| tier > max)) {
+            return bad("schedule");
+        }
+        if produce.max_attempts.is_some_and(|max| max == 0 || max > MAX_ATTEMPTS) {
+            return bad("max_attempts");
+        }
+        Ok(())
+    }
+
+    fn store_or_keep(
+        &mut self,
+        now: Timestamp,
+        topic: TopicId,
+        produce: &Produce,
+        did: &Did,
+    ) -> Result<Produced, ProduceRejection> {
+        let holder = produce.key.as_ref().and_then(|key| self.holder(topic, key));
+        if let Some(holder) = holder {
+            let (id, due_at) = (holder.id, holder.progress.due_at);
+            let (dead, leased) = (holder.progress.dead.is_some(), holder.lease.is_some());
+            match produce.key_policy {
+                KeyPolicy::Keep => return Ok(Produced { id, due_at, existing: true }),
+                KeyPolicy::Replace if leased => return Err(ProduceRejection::KeyInFlight { holder: id }),
+                KeyPolicy::Replace if !dead => self.finish(now, id.arrival, Outcome::Replaced, None),
+                KeyPolicy::Replace | KeyPolicy::Reject => {
+                    return Err(ProduceRejection::KeyInUse { holder: id, dead });
+                }
+            }
+        }
+        let settings = self.settings(topic);
+        let Some(Ok(Reply::Produced(answer))) = did.answer else { panic!("the message must be stored") };
+        let due_at = match produce.due {
+            Some(Due::After(ms)) => now.plus(ms),
+            Some(Due::At(at)) => at.max(now),
+            None => {
+                let schedule = produce.schedule.as_ref().unwrap_or(&settings.schedule);
+                jittered(now, schedule.wait(1).expect("not empty"), &settings, answer.due_at)
+            }
+        };
+        let arrival = answer.id.arrival;
+        assert!(arrival >= self.next_arrival, "arrival {arrival} was used before {}", self.next_arrival);
+        self.next_arrival = arrival + 1;
+        let content = Content {
+            key: produce.key.clone(),
+            headers: produce.headers.clone(),
+            body: produce.body.clone(),
+            schedule: produce.schedule.clone(),
+            max_attempts: produce.max_attempts,
+            explicit_first_wait: produce.due.is_some(),
+            produced_at: now,
+        };
+        let id = MessageId { topic, birth_due: due_at, arrival };
+        let entry = Entry {
+            id,
+            content: content.into(),
+            progress: Progress::new(due_at),
+            history: Vec::new(),
+            lease: None,
+            suspected: false,
+            suspected_now: false,
+        };
+        self.entries.insert(arrival, entry);
+        self.topic_mut(topic).totals.produced += 1;
+        Ok(Produced { id, due_at, existing: false })
+    }
+}
+
+/// The due time after a tier: exactly the tier, or with jitter what the queue chose within the allowed range.
+pub(crate) fn jittered(now: Timestamp, wait: u64, settings: &TopicSettings, chosen: Timestamp) -> Timestamp {
+    let longest = wait + wait * u64::from(settings.jitter_percent) / 100;
+    if settings.jitter_percent > 0 && (now.plus(wait)..=now.plus(longest)).contains(&chosen) {
+        return chosen;
+    }
+    now.plus(wait)
+}
+
+pub(crate) fn find_topic(model: &Model, name: &TopicName) -> Result<TopicId, FindRejection> {
+    model.topic(name).map(|topic| topic.record.id).ok_or_else(|| FindRejection::TopicNotFound(name.clone()))
+}
