@@ -3,11 +3,13 @@
 //! Layers, each importing only those below it: `cli` and `main`; `client`; `server`; `grpc`; `engine`; `store`;
 //! `queue`; and `clock`, the only reader of time. `tests/tidy.rs` holds this to be true.
 
+pub mod client;
 pub mod clock;
 pub mod engine;
 pub mod grpc;
 pub mod queue;
 pub mod server;
+pub mod store;
 
 /// The generated types and services of `proto/duewheel/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, rustdoc::all)]

@@ -17,8 +17,8 @@ struct Layer {
 
 /// Every top-level module, lowest first. A new one is entered here, with a decision on what it may know.
 const LAYERS: &[Layer] = &[
-    Layer { name: "clock", imports: &[] },
     Layer { name: "queue", imports: &[] },
+    Layer { name: "clock", imports: &["queue"] },
     Layer { name: "pb", imports: &[] },
     Layer { name: "store", imports: &["queue"] },
     Layer { name: "engine", imports: &["store", "queue", "clock"] },

@@ -18,6 +18,7 @@ mod error;
 mod health;
 mod listen;
 mod network;
+mod open;
 mod settings;
 
 use std::io;
@@ -47,6 +48,19 @@ pub fn runtime(settings: &Settings) -> io::Result<Runtime> {
         .thread_name("duewheel-network")
         .enable_all()
         .build()
+}
+
+/// Runs a broker on the store of `settings`; see [`serve_engine`].
+///
+/// # Errors
+/// As [`serve_engine`].
+pub async fn serve(
+    settings: Settings,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let opening = settings.clone();
+    serve_engine(&settings, listeners, move || open::open(&opening), shutdown).await
 }
 
 /// Runs a broker on `listeners` until `shutdown` resolves and the drain is done, or until it fails. Its engine is

@@ -1,0 +1,255 @@
+//! The data directory: whose it is, in which format, and that nobody else uses it.
+//!
+//! ```text
+//! FORMAT    what this is, format version, store id, receipt secret; mode 0600
+//! LOCK      locked while a broker runs; holds its process id
+//! journal/  segments
+//! pages/    sled
+//! ```
+//! `FORMAT` comes last when a directory is made: until then `FORMAT.new` marks it as being made, so that an
+//! interruption neither leaves a directory that is refused as foreign nor one that is half there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::open_error::OpenError;
+use super::segment::StoreId;
+
+/// The format of the directory that this version writes and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const FORMAT: &str = "FORMAT";
+const UNFINISHED: &str = "FORMAT.new";
+const LOCK: &str = "LOCK";
+const JOURNAL: &str = "journal";
+const PAGES: &str = "pages";
+const TITLE: &str = "duewheel store";
+
+/// Who a store is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Drawn at creation.
+    pub store: StoreId,
+    /// The secret that receipts are sealed with, drawn at creation.
+    pub secret: [u8; 16],
+}
+
+/// A data directory that this process has locked.
+pub(super) struct Home {
+    pub(super) identity: Identity,
+    path: PathBuf,
+    pub(super) journal: PathBuf,
+    pub(super) pages: PathBuf,
+    is_made: bool,
+    pub(super) lock: HomeLock,
+}
+
+/// The lock of a data directory, held until it is dropped.
+pub(super) struct HomeLock {
+    _file: File,
+}
+
+impl Home {
+    /// Opens a data directory; makes it if it is missing or empty.
+    pub(super) fn open(path: &Path, min_free_bytes: u64) -> Result<Self, OpenError> {
+        make_directory(path)?;
+        refuse_foreign(path, &names(path)?)?;
+        let lock = lock(path)?;
+        // Only now is it sure that nobody else is making it.
+        let is_made = names(path)?.iter().any(|name| name == FORMAT);
+        check_space(path, min_free_bytes)?;
+        let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
+        let identity = if is_made {
+            let identity = read_identity(&path.join(FORMAT))?;
+            for part in [&journal, &pages] {
+                if !part.is_dir() {
+                    return Err(OpenError::Incomplete { path: part.clone() });
+                }
+            }
+            let database = pages.join("db");
+            if !database.is_file() {
+                return Err(OpenError::Incomplete { path: database });
+            }
+            identity
+        } else {
+            begin(path, &[&journal, &pages])?
+        };
+        Ok(Self { identity, path: path.to_owned(), journal, pages, is_made, lock })
+    }
+
+    /// Completes a directory that was being made; its parts exist now. Does nothing to one that is complete.
+    pub(super) fn finish(&self) -> Result<(), OpenError> {
+        if !self.is_made {
+            let unfinished = self.path.join(UNFINISHED);
+            fs::rename(&unfinished, self.path.join(FORMAT)).map_err(write_error(&unfinished))?;
+            sync_directory(&self.path)?;
+        }
+        Ok(())
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), OpenError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if path.exists() {
+        return Err(OpenError::NotADirectory { path: path.to_owned() });
+    }
+    // Bodies of messages are nobody else's business.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(write_error(path))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sync_directory(parent)
+}
+
+fn names(path: &Path) -> Result<Vec<String>, OpenError> {
+    let what = || OpenError::io(format!("the data directory {} cannot be read", path.display()));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(what())? {
+        names.push(entry.map_err(what())?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// A directory without `FORMAT` may hold nothing but what an interrupted start has left.
+fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), OpenError> {
+    if names.iter().any(|name| name == FORMAT) {
+        return Ok(());
+    }
+    let being_made = names.iter().any(|name| name == UNFINISHED);
+    let foreign = names.iter().find(|name| match name.as_str() {
+        // A file system of its own has this directory from birth.
+        LOCK | UNFINISHED | "lost+found" => false,
+        JOURNAL | PAGES => !being_made,
+        _ => true,
+    });
+    match foreign {
+        Some(found) => Err(OpenError::Foreign { path: path.to_owned(), found: found.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn lock(path: &Path) -> Result<HomeLock, OpenError> {
+    let lock_path = path.join(LOCK);
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+    let mut file = options.map_err(write_error(&lock_path))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            // Only a help for the reader of the message: an unreadable id is no other error.
+            let _ = file.read_to_string(&mut text);
+            return Err(OpenError::Locked { path: path.to_owned(), pid: text.trim().parse().ok() });
+        }
+        Err(error) => {
+            return Err(OpenError::io(format!("{} cannot be locked", lock_path.display()))(error.into()));
+        }
+    }
+    file.set_len(0).map_err(write_error(&lock_path))?;
+    writeln!(file, "{}", std::process::id()).map_err(write_error(&lock_path))?;
+    Ok(HomeLock { _file: file })
+}
+
+fn check_space(path: &Path, needed: u64) -> Result<(), OpenError> {
+    let space = rustix::fs::statvfs(path)
+        .map_err(|error| OpenError::io(format!("the free space of {} is unknown", path.display()))(error.into()))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if free < needed {
+        return Err(OpenError::DiskFull { path: path.to_owned(), free, needed });
+    }
+    Ok(())
+}
+
+fn begin(path: &Path, parts: &[&Path]) -> Result<Identity, OpenError> {
+    let unfinished = path.join(UNFINISHED);
+    // An interrupted start may have got as far as writing with this identity.
+    let identity = match read_identity(&unfinished) {
+        Ok(identity) => identity,
+        Err(_) => write_identity(&unfinished)?,
+    };
+    sync_directory(path)?;
+    for part in parts {
+        match fs::create_dir(part) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(write_error(part)(error)),
+            _ => {}
+        }
+    }
+    sync_directory(path)?;
+    Ok(identity)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where a store draws its identity and its secret, once")]
+fn write_identity(path: &Path) -> Result<Identity, OpenError> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random)
+        .map_err(|error| OpenError::io("the system gives no random bytes")(io::Error::other(error.to_string())))?;
+    let half = |from: usize| std::array::from_fn(|i| random[from + i]);
+    let identity = Identity { store: half(0), secret: half(16) };
+    let text = format!("{TITLE}\nformat {FORMAT_VERSION}\nid {}\nsecret {}\n", hex(&random[..16]), hex(&random[16..]));
+    let text = format!("{text}sum {:08x}\n", crc32c::crc32c(text.as_bytes()));
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(path).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(write_error(path))?;
+    Ok(identity)
+}
+
+fn read_identity(path: &Path) -> Result<Identity, OpenError> {
+    let problem = |problem: &str| OpenError::UnknownFormat { path: path.to_owned(), problem: problem.to_owned() };
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| problem("it is not text"))?,
+        Err(error) => return Err(OpenError::io(format!("{} cannot be read", path.display()))(error)),
+    };
+    let mut lines = text.lines();
+    if lines.next() != Some(TITLE) {
+        return Err(problem("its first line is not that of a duewheel store"));
+    }
+    // The version comes before everything that a later version might change.
+    let found = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|n| n.parse::<u32>().ok());
+    match found {
+        None | Some(0) => return Err(problem("it names no format")),
+        Some(found) if found > FORMAT_VERSION => {
+            return Err(OpenError::NewerFormat { path: path.to_owned(), found, supported: FORMAT_VERSION });
+        }
+        Some(_) => {}
+    }
+    let id = lines.next().and_then(|line| line.strip_prefix("id ")).and_then(unhex);
+    let secret = lines.next().and_then(|line| line.strip_prefix("secret ")).and_then(unhex);
+    let sum = lines.next().and_then(|line| line.strip_prefix("sum ")).and_then(|n| u32::from_str_radix(n, 16).ok());
+    let summed = text.find("sum ").map_or("", |at| &text[..at]);
+    match (id, secret) {
+        (Some(store), Some(secret)) if sum == Some(crc32c::crc32c(summed.as_bytes())) => Ok(Identity { store, secret }),
+        _ => Err(problem("its checksum does not agree")),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let bytes = (0..16).map(|i| text.get(2 * i..2 * i + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()));
+    if text.len() != 32 {
+        return None;
+    }
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
+fn sync_directory(path: &Path) -> Result<(), OpenError> {
+    File::open(path).and_then(|handle| handle.sync_all()).map_err(write_error(path))
+}
+
+fn write_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    |source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenError::NotWritable { path, source },
+        _ => OpenError::io(format!("{} cannot be written", path.display()))(source),
+    }
+}

@@ -1,0 +1,85 @@
+//! The ordered key-value store under the pages.
+
+use std::ops::ControlFlow;
+
+/// An error of the key-value store, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct KvError(pub String);
+
+/// Puts and removes that are applied together or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    items: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Sets a value.
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.bytes += key.len() + value.len();
+        self.items.push((key, Some(value)));
+    }
+
+    /// Removes a value, if it is there.
+    pub fn remove(&mut self, key: Vec<u8>) {
+        self.bytes += key.len();
+        self.items.push((key, None));
+    }
+
+    /// True if there is nothing to apply.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The items in order.
+    #[must_use]
+    pub fn items(&self) -> &[(Vec<u8>, Option<Vec<u8>>)] {
+        &self.items
+    }
+
+    /// The items in order; a later item of the same key wins. `None` removes.
+    #[must_use]
+    pub fn into_items(self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        self.items
+    }
+}
+
+/// Visits a key and its value, and says whether to go on.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+/// An ordered map of bytes. Batches become durable in the order of their application: what survives a power
+/// cut is the state after some batch, and not an earlier one than the last that [`Kv::make_durable`] covered.
+pub trait Kv: Send {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`KvError`] if the medium fails or is damaged there.
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
+    /// Visits the keys that start with `prefix`, in order.
+    ///
+    /// # Errors
+    /// [`KvError`] if the medium fails or is damaged on the way.
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
+    /// Applies a batch atomically.
+    ///
+    /// # Errors
+    /// [`KvError`] if the medium fails.
+    fn apply(&mut self, batch: Batch) -> Result<(), KvError>;
+    /// Makes every applied batch durable.
+    ///
+    /// # Errors
+    /// [`KvError`] if the medium fails; what is durable is then unknown.
+    fn make_durable(&mut self) -> Result<(), KvError>;
+    /// Bytes on disk, as far as known.
+    fn disk_bytes(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,36 @@
+//! Sizes of the store. The defaults are for production; tests make everything small.
+
+/// Sizes and horizons of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Size of a journal segment file, bytes. Default 8 MiB.
+    pub segment_bytes: u64,
+    /// Blank segments that are ready after opening. Default 4.
+    pub spare_segments: usize,
+    /// Journal bytes after which a generation is folded. Default 64 MiB.
+    pub generation_bytes: u64,
+    /// Messages due within this span of a fold stay in the journal, milliseconds. Default 60 s. They take at
+    /// most a quarter of a generation: with more of them the span is shorter for that fold.
+    pub carry_horizon_ms: u64,
+    /// While a fold runs, each commit carries about this many bytes of them. Default 64 KiB.
+    pub carry_bytes_per_commit: usize,
+    /// Cache of the page store, bytes. Default 64 MiB.
+    pub cache_bytes: u64,
+    /// Free space below which the store does not open, bytes: a disk that runs full while the page store
+    /// opens can keep it from ever opening again. Default 64 MiB.
+    pub min_free_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 8 << 20,
+            spare_segments: 4,
+            generation_bytes: 64 << 20,
+            carry_horizon_ms: 60_000,
+            carry_bytes_per_commit: 64 << 10,
+            cache_bytes: super::pages_sled::DEFAULT_CACHE_BYTES,
+            min_free_bytes: 64 << 20,
+        }
+    }
+}

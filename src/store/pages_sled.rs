@@ -1,0 +1,130 @@
+//! sled as the ordered key-value store, used only in the ways that its 0.34 line keeps its word in.
+//!
+//! `flush` starts the write-back of its log but waits for neither the device nor the file's length; so every
+//! flush is followed by an `fdatasync` of the file `db` through our own descriptor. `flush_async` is never
+//! used (it can deadlock). One tree holds everything, because a batch is atomic within one tree only.
+//! sled's own flusher stays on: segments are cleaned only there.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use super::kv::{Batch, Kv, KvError, Visit};
+
+/// sled with its file opened a second time, for syncing.
+pub struct SledPages {
+    db: sled::Db,
+    file: File,
+}
+
+/// sled does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum SledOpenError {
+    /// A call of the file system failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was being read or written.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// sled refused or panicked.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Cache of sled, bytes; the broker's own memory holds what is near due.
+pub const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
+const FLUSH_EVERY_MS: u64 = 300;
+
+impl SledPages {
+    /// Opens or creates the pages in `directory`, which exists.
+    ///
+    /// # Errors
+    /// [`SledOpenError`]; nothing is deleted.
+    pub fn open(directory: &Path, cache_bytes: u64) -> Result<Self, SledOpenError> {
+        let io_error = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SledOpenError::Io { path, source }
+        };
+        remove_unfinished_snapshots(directory).map_err(io_error(directory))?;
+        let config = sled::Config::new()
+            .path(directory)
+            .cache_capacity(cache_bytes)
+            .flush_every_ms(Some(FLUSH_EVERY_MS))
+            .use_compression(false)
+            .print_profile_on_drop(false);
+        let db = catch_unwind(AssertUnwindSafe(|| config.open()))
+            .map_err(|panic| SledOpenError::Refused(panic_text(panic.as_ref())))?
+            .map_err(|error| SledOpenError::Refused(error.to_string()))?;
+        let path = directory.join("db");
+        let file = File::open(&path).map_err(io_error(&path))?;
+        // Names and lengths of files that sled has just made: once, since later syncs cover data only.
+        for entry in fs::read_dir(directory).map_err(io_error(directory))? {
+            let path = entry.map_err(io_error(directory))?.path();
+            File::open(&path).and_then(|file| file.sync_all()).map_err(io_error(&path))?;
+        }
+        File::open(directory).and_then(|handle| handle.sync_all()).map_err(io_error(directory))?;
+        Ok(Self { db, file })
+    }
+}
+
+/// A disk that was full once leaves an empty snapshot behind, with which sled never opens again.
+fn remove_unfinished_snapshots(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
+}
+
+fn kv_error(error: impl std::fmt::Display) -> KvError {
+    KvError(error.to_string())
+}
+
+impl Kv for SledPages {
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        Ok(self.db.get(key).map_err(kv_error)?.map(|value| value.to_vec()))
+    }
+
+    fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        for item in self.db.scan_prefix(prefix) {
+            let (key, value) = item.map_err(kv_error)?;
+            if visit(&key, &value) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: Batch) -> Result<(), KvError> {
+        let mut sled_batch = sled::Batch::default();
+        for (key, value) in batch.into_items() {
+            match value {
+                Some(value) => sled_batch.insert(key, value),
+                None => sled_batch.remove(key),
+            }
+        }
+        self.db.apply_batch(sled_batch).map_err(kv_error)
+    }
+
+    fn make_durable(&mut self) -> Result<(), KvError> {
+        self.db.flush().map_err(kv_error)?;
+        self.file.sync_data().map_err(kv_error)
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.db.size_on_disk().unwrap_or(0)
+    }
+}

@@ -1,0 +1,304 @@
+//! Recovery: pages as of the last fold, then the journal since.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord, Totals};
+use crate::queue::message::TopicId;
+
+use super::chain::{Chain, find_segments, go_on};
+use super::codec::{Malformed, Reader, unseal};
+use super::committer::{Committer, UnmarkedFold};
+use super::directory::Directory;
+use super::folder::{Folder, PagesState, remove_unfinished};
+use super::generation::Ledger;
+use super::home::{HomeLock, Identity};
+use super::journal::Journal;
+use super::keys::{TOPIC, TOTALS};
+use super::kv::Kv;
+use super::listing::Listing;
+use super::log::SegmentLog;
+use super::logged::Logged;
+use super::open_error::OpenError;
+use super::options::StoreOptions;
+use super::page::PagesError;
+use super::records::{topic, totals};
+use super::runs::{each, load_index};
+
+/// An open store.
+pub struct Opened {
+    /// Takes changes.
+    pub committer: Committer,
+    /// Folds generations, on a thread of its own.
+    pub folder: Folder,
+    /// The epoch of this run: one more than the highest ever opened. It is to be written as
+    /// [`Change::Opened`] in the first commit.
+    pub epoch: u32,
+    /// The last run ended with [`Change::Closed`].
+    pub clean: bool,
+    /// Id and receipt secret of the store.
+    pub identity: Identity,
+    /// The end of the journal was torn: segment and offset of a commit that was never answered.
+    pub torn: Option<(String, usize)>,
+}
+
+/// Opens a store on a log and a key-value store, giving what it holds to `sink` in the order of [`Restored`].
+///
+/// # Errors
+/// [`OpenError`]; `sink` may have been given some items by then.
+pub fn open_with(
+    log: Box<dyn SegmentLog>,
+    kv: Box<dyn Kv>,
+    identity: Identity,
+    options: StoreOptions,
+    sink: &mut dyn FnMut(Restored),
+) -> Result<Opened, OpenError> {
+    open_locked(log, kv, identity, options, None, sink)
+}
+
+pub(super) fn open_locked(
+    mut log: Box<dyn SegmentLog>,
+    mut kv: Box<dyn Kv>,
+    identity: Identity,
+    options: StoreOptions,
+    lock: Option<Arc<HomeLock>>,
+    sink: &mut dyn FnMut(Restored),
+) -> Result<Opened, OpenError> {
+    let state = PagesState::load(&*kv)?;
+    let found = find_segments(&*log, &identity)?;
+    let mut chain = Chain::read(&*log, &found.used, &state, state.mark.through)?;
+    if chain.noted_fold(&*log)? < state.mark.fold {
+        chain = Chain::read(&*log, &found.used, &state, state.mark.previous_through)?;
+        let (pages, journal) = (state.mark.fold, chain.noted_fold(&*log)?);
+        // A fold may have become durable without its note in the journal, but only one.
+        if pages > journal + 1 {
+            return Err(OpenError::JournalBehind { pages, journal });
+        }
+    }
+    remove_unfinished(&mut *kv)?;
+    let folder = load_folder(kv, &state, lock.clone())?;
+    let mut ledger = Ledger { arrivals: state.arrivals, epoch: state.epoch, ..Ledger::default() };
+    let unmarked = unmarked_fold(&chain, &*log, &state)?;
+    restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
+    restore_journal(&chain, &*log, &state, &mut ledger, sink)?;
+    check_counts(&folder.directory, &ledger, unmarked.as_ref())?;
+    let torn = chain.torn.clone();
+    let start = go_on(&mut *log, chain, found.spares, &state, &options)?;
+    let (epoch, clean) = (ledger.epoch + 1, ledger.closed);
+    let max_spares = usize::try_from(options.generation_bytes * 3 / options.segment_bytes).unwrap_or(usize::MAX);
+    let max_spares = max_spares.max(options.spare_segments) + 2;
+    let mut journal = Journal::new(log, identity.store, options.segment_bytes, max_spares, start);
+    journal.prepare(options.spare_segments).map_err(OpenError::io("no journal segment can be made"))?;
+    let committer = Committer::new(journal, ledger, state.mark, options, unmarked, lock);
+    Ok(Opened { committer, folder, epoch, clean, identity, torn })
+}
+
+fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>) -> Result<Folder, OpenError> {
+    let listing = Listing::load(&*kv, state.listing)?;
+    let directory = Directory::load(&*kv)?;
+    let (ended, dedup) = (load_index::<Finished>(&*kv)?, load_index::<DedupRecord>(&*kv)?);
+    let mut topics = BTreeMap::new();
+    load(&*kv, TOPIC, "topic", topic, &mut |_, record: TopicRecord| {
+        topics.insert(record.id, record);
+    })?;
+    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, _lock: lock })
+}
+
+/// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
+/// may not all have been carried.
+fn unmarked_fold(chain: &Chain, log: &dyn SegmentLog, state: &PagesState) -> Result<Option<UnmarkedFold>, OpenError> {
+    let mark = state.mark;
+    if chain.after == mark.through {
+        return Ok(None);
+    }
+    let mut frozen = Ledger::default();
+    chain.each(log, chain.after + 1..=mark.through, &mut |logged, bytes| {
+        replay(&mut frozen, logged, bytes, mark.fold - 1).map(|_| ())
+    })?;
+    Ok(Some(UnmarkedFold { table: frozen.young, carry_before: state.carry_before }))
+}
+
+/// Everything as of the last fold.
+fn restore_pages(
+    folder: &Folder,
+    chain: &Chain,
+    log: &dyn SegmentLog,
+    unmarked: Option<&UnmarkedFold>,
+    ledger: &mut Ledger,
+    sink: &mut dyn FnMut(Restored),
+) -> Result<(), OpenError> {
+    folder.topics.values().for_each(|topic| sink(Restored::Topic(topic.clone())));
+    load(&*folder.kv, TOTALS, "totals", totals, &mut |topic, totals: Totals| {
+        ledger.totals.insert(topic, totals);
+    })?;
+    for (&topic, &totals) in &ledger.totals {
+        ledger.live += live(topic, &totals)?;
+        sink(Restored::Totals(topic, totals));
+    }
+    folder.directory.each_message(&*folder.kv, &mut |message| sink(Restored::Message(message)))?;
+    let mut carried = HashSet::new();
+    chain.each_change(log, &mut |logged, _| {
+        match logged {
+            Logged::Carried { fold, message } if fold == folder.mark.fold => {
+                carried.insert(message.id.arrival);
+                sink(Restored::Message(message));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let entries = unmarked.into_iter().flat_map(UnmarkedFold::to_carry);
+    entries.filter(|message| !carried.contains(&message.id.arrival)).for_each(|message| {
+        sink(Restored::Message(message.clone()));
+    });
+    each::<Finished>(&*folder.kv, &folder.ended, &mut |ended| sink(Restored::Ended(ended)))?;
+    each::<DedupRecord>(&*folder.kv, &folder.dedup, &mut |dedup| sink(Restored::Dedup(dedup)))?;
+    Ok(())
+}
+
+/// Values of one kind under topic keys.
+fn load<T>(
+    kv: &dyn Kv,
+    kind: u8,
+    name: &str,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+    take: &mut dyn FnMut(TopicId, T),
+) -> Result<(), PagesError> {
+    let mut problem = None;
+    kv.scan(&[kind], &mut |key, value| {
+        let parsed = || {
+            let id = key.get(1..).and_then(|id| id.try_into().ok()).ok_or(Malformed("not a topic's key"))?;
+            let mut input = Reader::new(unseal(key, value)?);
+            let value = read(&mut input)?;
+            input.finish()?;
+            Ok((TopicId(u32::from_be_bytes(id)), value))
+        };
+        match parsed() {
+            Ok((topic, value)) => {
+                take(topic, value);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                problem = Some(PagesError::damaged(format!("{name} {key:02x?}"))(error));
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    problem.map_or(Ok(()), Err)
+}
+
+/// Everything since.
+fn restore_journal(
+    chain: &Chain,
+    log: &dyn SegmentLog,
+    state: &PagesState,
+    ledger: &mut Ledger,
+    sink: &mut dyn FnMut(Restored),
+) -> Result<(), OpenError> {
+    if state.arrivals > 0 {
+        sink(Restored::Change(Change::ArrivalsReserved(state.arrivals)));
+    }
+    chain.each_change(log, &mut |logged, bytes| {
+        ledger.closed = matches!(logged, Logged::Closed { .. });
+        if let Some(change) = replay(ledger, logged, bytes, state.mark.fold)? {
+            // A clean stop that was followed by another start says nothing any more; the last one does.
+            if matches!(change, Change::Closed { .. }) {
+                ledger.last_close = Some(change);
+            } else {
+                sink(Restored::Change(change));
+            }
+        }
+        ledger.young.bytes += bytes as u64;
+        Ok(())
+    })?;
+    let last_close = ledger.last_close.take();
+    if ledger.closed {
+        sink(Restored::Change(last_close.expect("the last change was a close")));
+    }
+    Ok(())
+}
+
+/// Brings one journal item into the ledger; gives the change that it stands for, if it is one.
+fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Result<Option<Change>, Malformed> {
+    Ok(Some(match logged {
+        Logged::Topic(topic) => {
+            ledger.topic(&topic);
+            Change::TopicPut(topic)
+        }
+        Logged::Produced(message) => {
+            ledger.produced(&message, bytes);
+            Change::Produced(message)
+        }
+        Logged::Moved { message, previous, entry } => {
+            ledger.moved(&message, previous, bytes);
+            Change::Moved { message, previous, entry }
+        }
+        Logged::Progressed { arrival, progress, entry } => {
+            let missing = Malformed("a difference to a message that the generation does not hold");
+            let previous = ledger.young.message(arrival).ok_or(missing)?.place();
+            let message = ledger.progressed(arrival, progress, entry.clone(), bytes).ok_or(missing)?;
+            Change::Moved { message, previous, entry }
+        }
+        Logged::Finished(finished) => {
+            ledger.finished(&finished);
+            Change::Finished(finished)
+        }
+        Logged::Dedup(dedup) => {
+            ledger.dedup(&dedup);
+            Change::DedupPut(dedup)
+        }
+        Logged::Arrivals(through) => {
+            ledger.arrivals = ledger.arrivals.max(through);
+            Change::ArrivalsReserved(through)
+        }
+        Logged::Opened { epoch, at } => {
+            ledger.epoch = ledger.epoch.max(epoch);
+            Change::Opened { epoch, at }
+        }
+        Logged::Closed { at, leases } => Change::Closed { at, leases },
+        Logged::Carried { fold: by, message } => {
+            let is_known = ledger.young.entry(message.id.arrival).is_some();
+            if by == fold && !is_known {
+                ledger.carried(&message, bytes);
+            } else if !is_known || by == fold {
+                // A fold that the pages do not have left the message where this generation knows it.
+                return Err(Malformed("a carried message that does not fit the fold of the pages"));
+            }
+            return Ok(None);
+        }
+        Logged::Folded { .. } => return Ok(None),
+    }))
+}
+
+/// The totals say how many messages live; pages and journal must hold as many.
+fn check_counts(directory: &Directory, ledger: &Ledger, unmarked: Option<&UnmarkedFold>) -> Result<(), OpenError> {
+    let mut found = directory.live();
+    for message in unmarked.into_iter().flat_map(UnmarkedFold::to_carry) {
+        if ledger.young.entry(message.id.arrival).is_none() {
+            *found.entry(message.id.topic).or_default() += 1;
+        }
+    }
+    for entry in &ledger.young.entries {
+        let count = found.entry(entry.topic).or_default();
+        // A page can lack a message only if it was lost; then the sums differ below.
+        *count = (*count + u64::from(entry.state.is_some())).saturating_sub(u64::from(entry.in_pages.is_some()));
+    }
+    let topics: BTreeSet<_> = found.keys().chain(ledger.totals.keys()).copied().collect();
+    for topic in topics {
+        let totals = ledger.totals.get(&topic).copied().unwrap_or_default();
+        let (counted, found) = (live(topic, &totals)?, found.get(&topic).copied().unwrap_or(0));
+        if counted != found {
+            return Err(OpenError::CountMismatch { topic, counted, found });
+        }
+    }
+    Ok(())
+}
+
+fn live(topic: TopicId, totals: &Totals) -> Result<u64, OpenError> {
+    let gone = totals.acked + totals.cancelled + totals.replaced + totals.purged + totals.quarantined;
+    let live = totals.produced.checked_sub(gone);
+    live.ok_or_else(|| OpenError::PagesDamaged {
+        what: format!("the totals of topic {} contradict themselves", topic.0),
+    })
+}

@@ -1,0 +1,180 @@
+//! Real files and sled, and the checks of the data directory.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::queue::change::Change;
+use crate::store::{OpenError, Opened, StoreOptions, open};
+
+use super::TINY;
+use super::model::Model;
+use super::samples::{START, Samples};
+
+fn try_open(path: &Path) -> Result<(Opened, Model), OpenError> {
+    let mut model = Model::default();
+    let opened = open(path, TINY, &mut |restored| model.restore(restored))?;
+    Ok((opened, model))
+}
+
+fn refusal(path: &Path) -> OpenError {
+    try_open(path).err().expect("is refused")
+}
+
+#[test]
+fn a_store_on_files_keeps_everything_over_folds_and_restarts() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("data");
+    let mut samples = Samples::new(11);
+    let mut expected = Model::default();
+    let (mut now, mut folds) = (START, 0);
+    let mut identity = None;
+    for start in 0..5 {
+        let (mut opened, restored) = try_open(&path).unwrap_or_else(|error| panic!("start {start}: {error}"));
+        assert_eq!(expected.difference(&restored, now), None, "start {start}");
+        let same = identity.get_or_insert_with(|| opened.identity.clone()).secret == opened.identity.secret;
+        assert!(same, "the secret is drawn once");
+        (expected.ended, expected.dedup) = (restored.ended, restored.dedup);
+        assert_eq!(opened.epoch, start + 1);
+        let opening = Change::Opened { epoch: opened.epoch, at: now };
+        expected.apply(&opening);
+        opened.committer.commit(&[opening]).expect("commits");
+        for _ in 0..60 {
+            now = now.plus(500);
+            let change = samples.change(&expected, now, 60_000);
+            expected.apply(&change);
+            opened.committer.commit(&[change]).expect("commits");
+            if let Some(job) = opened.committer.fold_due(now) {
+                let done = opened.folder.run(job).expect("folds");
+                opened.committer.folded(done).expect("completes");
+                folds += 1;
+            }
+        }
+        assert_eq!(opened.committer.folds(), folds);
+        assert!(opened.folder.pages() > 0 && opened.folder.disk_bytes() > 0);
+    }
+    assert!(folds > 10, "{folds} folds");
+    assert!(!path.join("pages/blobs").read_dir().is_ok_and(|mut blobs| blobs.next().is_some()), "no blob files");
+}
+
+#[test]
+fn a_second_broker_is_refused_and_told_the_process_of_the_first() {
+    let directory = TempDir::new().expect("a directory");
+    let (first, _) = try_open(directory.path()).expect("an empty directory is taken");
+    match refusal(directory.path()) {
+        OpenError::Locked { pid, .. } => assert_eq!(pid, Some(std::process::id())),
+        other => panic!("{other}"),
+    }
+    drop(first);
+    try_open(directory.path()).expect("free again");
+}
+
+#[test]
+fn a_foreign_directory_is_refused_and_nothing_is_put_into_it() {
+    let directory = TempDir::new().expect("a directory");
+    fs::write(directory.path().join("letter.txt"), "dear").expect("writes");
+    match refusal(directory.path()) {
+        OpenError::Foreign { found, .. } => assert_eq!(found, "letter.txt"),
+        other => panic!("{other}"),
+    }
+    let names: Vec<_> =
+        directory.path().read_dir().expect("reads").map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(names, ["letter.txt"]);
+    // Parts of a store without its format file are not ours to take either.
+    let directory = TempDir::new().expect("a directory");
+    fs::create_dir(directory.path().join("journal")).expect("makes");
+    assert!(matches!(refusal(directory.path()), OpenError::Foreign { .. }));
+}
+
+#[test]
+fn an_interrupted_first_start_is_completed() {
+    for parts in [&[][..], &["journal"], &["journal", "pages"]] {
+        let directory = TempDir::new().expect("a directory");
+        drop(try_open(directory.path()).expect("opens"));
+        let (format, unfinished) = (directory.path().join("FORMAT"), directory.path().join("FORMAT.new"));
+        fs::rename(&format, &unfinished).expect("renames");
+        for part in ["journal", "pages"] {
+            if !parts.contains(&part) {
+                fs::remove_dir_all(directory.path().join(part)).expect("removes");
+            }
+        }
+        drop(try_open(directory.path()).unwrap_or_else(|error| panic!("{parts:?}: {error}")));
+        assert!(format.exists() && !unfinished.exists());
+    }
+    // And one that was cut off while writing the format file itself.
+    let directory = TempDir::new().expect("a directory");
+    fs::write(directory.path().join("FORMAT.new"), "duewheel st").expect("writes");
+    try_open(directory.path()).expect("opens");
+}
+
+#[test]
+fn other_formats_are_refused_by_number() {
+    let directory = TempDir::new().expect("a directory");
+    drop(try_open(directory.path()).expect("opens"));
+    let format = directory.path().join("FORMAT");
+    let text = fs::read_to_string(&format).expect("reads");
+    fs::write(&format, text.replace("format 1", "format 2\nsomething new")).expect("writes");
+    match refusal(directory.path()) {
+        OpenError::NewerFormat { found: 2, supported: 1, .. } => {}
+        other => panic!("{other}"),
+    }
+    for broken in [text.replace("format 1", "format x"), text.replace("secret ", "secret 0"), String::new()] {
+        fs::write(&format, broken).expect("writes");
+        assert!(matches!(refusal(directory.path()), OpenError::UnknownFormat { .. }));
+    }
+    fs::write(&format, text).expect("writes");
+    try_open(directory.path()).expect("opens again");
+}
+
+#[test]
+fn a_missing_part_is_named() {
+    for part in ["journal", "pages", "pages/db"] {
+        let directory = TempDir::new().expect("a directory");
+        drop(try_open(directory.path()).expect("opens"));
+        let path = directory.path().join(part);
+        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("removes");
+        match refusal(directory.path()) {
+            OpenError::Incomplete { path: missing } => assert!(missing.starts_with(&path)),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn unusable_places_are_refused_with_their_reason() {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    fs::write(&file, "x").expect("writes");
+    assert!(matches!(refusal(&file), OpenError::NotADirectory { .. }));
+    let options = StoreOptions { min_free_bytes: u64::MAX, ..TINY };
+    let error = open(&directory.path().join("new"), options, &mut |_| {}).err().expect("is refused");
+    assert!(matches!(error, OpenError::DiskFull { .. }), "{error}");
+    // A place that not even root can write to.
+    let kernel = Path::new("/sys/kernel");
+    if kernel.is_dir() {
+        let error = refusal(&kernel.join("duewheel-data"));
+        assert!(matches!(error, OpenError::NotWritable { .. }), "{error}");
+    }
+}
+
+#[test]
+fn pages_that_sled_cannot_read_are_a_refusal_with_steps_and_stay_where_they_are() {
+    let directory = TempDir::new().expect("a directory");
+    drop(try_open(directory.path()).expect("opens"));
+    let snapshot = directory.path().join("pages/snap.0000000000000FFF");
+    fs::write(&snapshot, "nonsense").expect("writes");
+    match refusal(directory.path()) {
+        error @ OpenError::PagesRefused { .. } => assert!(error.to_string().contains("backup"), "{error}"),
+        other => panic!("{other}"),
+    }
+    assert_eq!(fs::read(&snapshot).expect("still there"), b"nonsense");
+}
+
+#[test]
+fn what_a_full_disk_leaves_of_a_snapshot_does_not_stop_a_start() {
+    let directory = TempDir::new().expect("a directory");
+    drop(try_open(directory.path()).expect("opens"));
+    fs::write(directory.path().join("pages/snap.0000000000000FFF.generating"), "").expect("writes");
+    try_open(directory.path()).expect("opens");
+}
