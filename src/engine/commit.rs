@@ -59,7 +59,7 @@ pub(super) enum CommitInput<Done> {
     Round(Round),
     /// The fold that was under way has ended.
     Folded(Result<Done, CommitFailure>),
-    /// End; what was not committed is lost, as in a crash.
+    /// End when what came before it is done.
     End,
 }
 
@@ -219,4 +219,76 @@ fn describe(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
+    use super::*;
+    use crate::clock::{ManualTime, StepPolicy};
+    use crate::queue::time::Timestamp;
+
+    /// What the commit thread does, in order.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Deed {
+        Committed(Vec<Change>),
+        LetGo(usize),
+    }
+
+    /// Tells each commit to a channel.
+    impl Commits for Sender<Deed> {
+        type Folds = Never;
+
+        fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+            self.send(Deed::Committed(changes.to_vec())).expect("the test listens");
+            Ok(())
+        }
+
+        fn fold_due(&mut self) -> Option<()> {
+            None
+        }
+
+        fn folded(&mut self, (): ()) -> Result<(), CommitFailure> {
+            Err("nothing is folded".into())
+        }
+
+        fn journal_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    struct Never;
+
+    impl Folds for Never {
+        type Job = ();
+        type Done = ();
+
+        fn run(&mut self, (): ()) -> Result<(), CommitFailure> {
+            Err("nothing is folded".into())
+        }
+    }
+
+    #[test]
+    fn rounds_that_wait_share_one_commit_in_their_order_and_are_let_go_after_it() {
+        let (sender, inbox) = sync_channel(10);
+        let (commits, deeds) = channel();
+        let change = Change::ArrivalsReserved;
+        for (number, changes) in [vec![change(1), change(2)], vec![], vec![change(3)]].into_iter().enumerate() {
+            let deeds = commits.clone();
+            let show = Box::new(move || deeds.send(Deed::LetGo(number)).expect("the test listens"));
+            let round = Round { changes, releases: vec![Release::Show(show, None)], is_last: false };
+            sender.send(CommitInput::Round(round)).expect("there is room");
+        }
+        sender.send(CommitInput::End).expect("there is room");
+        let clock = ManualTime::new(Timestamp::from_millis(1_700_000_000_000)).clock(StepPolicy::Report);
+        let signals = Arc::new(Signals::new(1));
+        let (jobs, owner) = (channel().0, channel().0);
+        Committing { commits, inbox, jobs, owner, signals: Arc::clone(&signals), clock, is_folding: false }.run();
+
+        let committed = Deed::Committed(vec![change(1), change(2), change(3)]);
+        let expected = [committed, Deed::LetGo(0), Deed::LetGo(1), Deed::LetGo(2)];
+        assert_eq!(deeds.try_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(signals.commits.load(Ordering::Relaxed), 1);
+    }
 }

@@ -239,7 +239,7 @@ impl EngineHandle {
         after: Option<(Timestamp, u64)>,
         limit: usize,
     ) -> Result<Result<Vec<LiveView>, FindRejection>, EngineError> {
-        self.ask(move |sight| sight.queue.dead_letters(sight.now, &topic, after, limit)).await
+        self.ask(move |sight| sight.queue.dead_letters(sight.now, &topic, after, limit, &[])).await
     }
 
     /// The key that seals receipts.

@@ -210,3 +210,132 @@ impl<Done> Owner<Done> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use bytes::Bytes;
+    use tokio::sync::{Semaphore, oneshot};
+
+    use super::*;
+    use crate::clock::{ManualTime, StepPolicy};
+    use crate::engine::commit::CommitInput;
+    use crate::engine::input::Results;
+    use crate::queue::Restore;
+    use crate::queue::command::{ConsumerId, Due, KeyPolicy, LeaseRequest, Produce, Reply};
+    use crate::queue::limits::Limits;
+    use crate::queue::settings::TopicSettings;
+    use crate::queue::values::{ConsumerName, Headers, TopicName};
+
+    /// An owner whose rounds are done by hand.
+    struct ByHand {
+        owner: Owner<()>,
+        time: ManualTime,
+        inbox: mpsc::Sender<Input>,
+        rounds: Receiver<CommitInput<()>>,
+        permits: Arc<Semaphore>,
+    }
+
+    impl ByHand {
+        fn new() -> Self {
+            let time = ManualTime::new(Timestamp::from_millis(1_700_000_000_000));
+            let clock = time.clock(StepPolicy::Report);
+            let (inbox, inputs) = mpsc::channel();
+            let (sender, rounds) = mpsc::sync_channel(100);
+            let owner = Owner {
+                queue: Restore::new(Limits::default()).finish(clock.now(), &mut Effects::default()),
+                started_at: clock.now(),
+                last_round_at: clock.now(),
+                clock,
+                inbox: inputs,
+                commits: CommitLane { sender },
+                signals: Arc::new(Signals::new(1)),
+                service: Service::default(),
+                tally: Tally::default(),
+                is_draining: false,
+                is_stuck: false,
+            };
+            Self { owner, time, inbox, rounds, permits: Arc::new(Semaphore::new(1 << 30)) }
+        }
+
+        fn tell(&self, commands: Vec<Command>, cost: u32) -> oneshot::Receiver<Results> {
+            let (reply, answer) = oneshot::channel();
+            let permit = Arc::clone(&self.permits).try_acquire_many_owned(cost).expect("there are plenty");
+            self.inbox.send(Input::Commands { commands, reply, permit }).expect("the owner is here");
+            answer
+        }
+
+        /// Does a round and lets out what it handed over.
+        fn round(&mut self) -> bool {
+            let more = self.owner.round(true);
+            while let Ok(CommitInput::Round(round)) = self.rounds.try_recv() {
+                round.releases.into_iter().for_each(|release| release.let_go(&self.inbox));
+            }
+            more == ControlFlow::Continue(true)
+        }
+
+        fn apply(&mut self, command: Command) -> Reply {
+            let mut answer = self.tell(vec![command], 1);
+            self.round();
+            let result = answer.try_recv().expect("it was answered").pop().expect("one result");
+            result.expect("it was accepted")
+        }
+    }
+
+    fn topic() -> TopicName {
+        TopicName::parse("t").expect("a good name")
+    }
+
+    fn produce() -> Command {
+        Command::Produce(Produce {
+            topic: topic(),
+            key: None,
+            headers: Headers::default(),
+            body: Bytes::new(),
+            due: Some(Due::After(0)),
+            schedule: None,
+            max_attempts: None,
+            key_policy: KeyPolicy::Reject,
+            dedup_id: None,
+        })
+    }
+
+    #[test]
+    fn a_settlement_that_waits_when_its_lease_ends_is_in_time() {
+        let mut hand = ByHand::new();
+        hand.apply(Command::CreateTopic {
+            name: topic(),
+            settings: TopicSettings { lease_ms: 900, ..TopicSettings::default() },
+        });
+        hand.apply(produce());
+        hand.apply(produce());
+        let Reply::Leased(leased) = hand.apply(Command::Lease(LeaseRequest {
+            topic: topic(),
+            consumer: ConsumerId::NONE,
+            consumer_name: ConsumerName::parse("c").expect("a good name"),
+            max: 2,
+            lease_ms: None,
+        })) else {
+            panic!("a lease is answered by deliveries")
+        };
+        hand.time.advance_ms(900);
+        assert_eq!(hand.apply(Command::Ack(leased[0].receipt)), Reply::Acked { repeated: false });
+        let mut late = hand.tell(vec![Command::Ack(leased[1].receipt)], 1);
+        hand.round();
+        let results = late.try_recv().expect("it was answered");
+        assert!(results[0].is_err(), "its lease has ended in the round before: {results:?}");
+    }
+
+    #[test]
+    fn a_round_takes_a_bounded_part_of_a_full_inbox() {
+        let mut hand = ByHand::new();
+        let half = u32::try_from(ROUND_BYTES / 2).expect("a round is small");
+        let mut answers: Vec<_> = (0..5).map(|_| hand.tell(vec![produce()], half)).collect();
+        for answered in [2, 4, 5] {
+            hand.round();
+            let got = answers.iter_mut().filter(|answer| !answer.is_empty() || answer.is_terminated()).count();
+            assert_eq!(got, answered);
+        }
+    }
+}

@@ -26,7 +26,7 @@ pub(super) struct Sight<'a> {
 
 impl Sight<'_> {
     pub(super) fn message(&self, topic: &TopicName, target: &Target) -> Result<Option<Seen>, FindRejection> {
-        let view = self.queue.look_up(self.now, topic, target)?;
+        let view = self.queue.look_up(self.now, topic, target, None)?;
         let id = self.queue.topic(topic).map(|record| record.id);
         let (streams, fetches) = id.map_or((0, 0), |id| self.service.interested(id));
         Ok(view.map(|view| Seen { view, consumers: streams + fetches, now: self.now }))
@@ -46,7 +46,7 @@ impl Sight<'_> {
     fn topic_stats(&self, record: &TopicRecord) -> TopicStats {
         let (consumers, waiting_fetches) = self.service.interested(record.id);
         TopicStats {
-            counts: self.queue.counts(&record.name).expect("a topic that exists has counts"),
+            counts: self.queue.counts(self.now, &record.name).expect("a topic that exists has counts"),
             deliveries: self.tally.deliveries(record.id),
             lateness: self.tally.lateness(record.id),
             consumers,

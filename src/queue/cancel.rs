@@ -6,7 +6,7 @@ use super::entry::{Entry, State};
 use super::message::{MessageId, TopicId};
 use super::state::{Effects, Found, Queue};
 use super::time::Timestamp;
-use super::values::TopicName;
+use super::values::{Key, TopicName};
 
 impl Queue {
     pub(super) fn cancel(
@@ -38,8 +38,7 @@ impl Queue {
                 Ok(CancelReply::InFlight(id))
             }
             State::Scheduled(_) | State::Ready => {
-                self.lift(index, effects);
-                self.finish(now, index, Outcome::Cancelled, None, effects);
+                self.cancel_waiting(now, index, effects);
                 Ok(CancelReply::Cancelled(id))
             }
         }
@@ -92,8 +91,7 @@ impl Queue {
         if !matches!(state, State::Dead) {
             return Ok(RedriveReply::NotDead);
         }
-        let holder = message.content.key.as_ref().and_then(|key| self.topics[&topic].keys.get(key));
-        if holder.is_some_and(|&holder| holder != index) {
+        if message.content.key.as_ref().is_some_and(|key| self.is_held_by_another(topic, key, index)) {
             return Ok(RedriveReply::KeyInUse);
         }
         let mut progress = message.progress;
@@ -108,6 +106,13 @@ impl Queue {
         self.lift(index, effects);
         self.settle_at(now, index, progress, None, effects);
         Ok(RedriveReply::Redriven)
+    }
+
+    /// True if another message of the topic holds `key`. On disk the key's hash decides: two keys of one hash among
+    /// the live messages of a topic are not to be expected in the life of a broker, and cost a skipped redrive.
+    fn is_held_by_another(&self, topic: TopicId, key: &Key, index: u32) -> bool {
+        let state = &self.topics[&topic];
+        state.keys.get(key).is_some_and(|&holder| holder != index) || state.stored.holders_of(key).next().is_some()
     }
 
     pub(super) fn existing(&self, topic: &TopicName) -> Result<TopicId, FindRejection> {

@@ -157,15 +157,37 @@ impl Totals {
     }
 }
 
-/// What the store hands to a restoring queue, in this order: topics and totals, messages, ended messages
-/// and dedup ids as of the last fold, then the changes since.
+/// What the store hands to a restoring queue, in this order: topics and totals, what is in pages, messages that
+/// are not, ended messages and dedup ids as of the last fold, then the changes since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     /// A topic.
     Topic(TopicRecord),
     /// Totals of a topic.
     Totals(TopicId, Totals),
-    /// A live message.
+    /// The number of the last fold.
+    Fold(u64),
+    /// How much of a topic is in pages.
+    Stored {
+        /// The topic.
+        topic: TopicId,
+        /// Messages waiting for their due time or for a consumer.
+        waiting: u64,
+        /// Dead letters.
+        dead: u64,
+        /// The first of the waiting messages, by due time and arrival number.
+        first: Option<(Timestamp, u64)>,
+    },
+    /// Where a message in pages is found that has a key or is not at the due time it was born with.
+    Index {
+        /// The message.
+        id: MessageId,
+        /// Where it is.
+        place: Place,
+        /// [`key_hash`](super::key_hash) of the key that it holds.
+        key_hash: Option<u64>,
+    },
+    /// A live message that is not in pages.
     Message(Message),
     /// An ended message that the history remembers, oldest first.
     Ended(Finished),

@@ -4,10 +4,11 @@ use super::change::{DedupRecord, Finished, TopicRecord, Totals};
 use super::entry::State;
 use super::message::Message;
 use super::state::Queue;
+use super::stored::NO_FRONTIER;
 use super::time::Timestamp;
 use super::topic::Topic;
 
-/// The durable projection of the queue: what a store that has made every change durable must give back.
+/// The durable projection of what is in memory: what a store that has made every change durable must give back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Topics with their totals, by number.
@@ -84,11 +85,18 @@ impl Queue {
     }
 
     fn check_topic(&self, topic: &Topic) -> Result<(), String> {
-        let live = topic.scheduled + topic.leased + (topic.ready.len() + topic.dead.len()) as u64;
+        let memory = topic.scheduled + topic.leased + (topic.ready.len() + topic.dead.len()) as u64;
+        let live = memory + topic.stored.waiting + topic.stored.dead;
         let entries = self.entries.iter().filter(|(_, entry)| entry.message.id.topic == topic.record.id).count() as u64;
-        if live != entries || live != topic.totals.live() {
+        if memory != entries || live != topic.totals.live() {
             let totals = topic.totals;
-            return Err(format!("{live} counted, {entries} in memory, {} by the totals {totals:?}", totals.live()));
+            return Err(format!("{memory} counted, {entries} in memory, {live} with disk, by the totals {totals:?}"));
+        }
+        if (topic.stored.frontier == NO_FRONTIER) && topic.stored.waiting > 0 {
+            return Err(format!("{} messages on disk and no frontier", topic.stored.waiting));
+        }
+        if (topic.stored.frontier == NO_FRONTIER) == self.partial.contains(&topic.record.id) {
+            return Err("the list of topics with a frontier disagrees".to_owned());
         }
         let keyed = self.entries.iter().filter(|(_, entry)| {
             let message = &entry.message;

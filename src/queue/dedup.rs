@@ -38,8 +38,12 @@ impl DedupWindow {
             let (_, dedup_id) = self.by_expiry.pop_first().expect("there is a first");
             self.records.remove(&dedup_id);
         }
-        self.by_expiry.insert((record.expires_at, record.dedup_id.clone()));
-        self.records.insert(record.dedup_id.clone(), record);
+        let (expires_at, dedup_id) = (record.expires_at, record.dedup_id.clone());
+        // A store that is opened with the clock set back may tell of an earlier use of the id that has not expired.
+        if let Some(earlier) = self.records.insert(dedup_id.clone(), record) {
+            self.by_expiry.remove(&(earlier.expires_at, dedup_id.clone()));
+        }
+        self.by_expiry.insert((expires_at, dedup_id));
     }
 
     /// All that is remembered, first to expire first.

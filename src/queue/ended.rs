@@ -48,6 +48,11 @@ impl Ended {
         self.entry(*self.by_key.get(key)?, settings, now)
     }
 
+    /// True if that message is known to be gone, whatever its age.
+    pub(super) fn remembers(&self, arrival: u64) -> bool {
+        self.by_arrival.contains_key(&arrival)
+    }
+
     /// All that is remembered, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Finished> {
         self.entries.iter()

@@ -14,6 +14,10 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// It may have been delivered by an earlier run of the broker.
     pub(super) maybe_delivered: bool,
+    /// The generation in which it was produced; 0 if it came from disk.
+    pub(super) born: u32,
+    /// The generation of its last change; 0 if its copy on disk is as it is here.
+    pub(super) changed: u32,
 }
 
 /// Where a live message is: in exactly one of four places.

@@ -7,8 +7,11 @@ use super::command::{FindRejection, Target};
 use super::entry::State;
 use super::lease::hindrance;
 use super::limits::Limits;
+use super::message::{Message, Progress};
 use super::state::{Found, Queue};
+use super::stored::NO_FRONTIER;
 use super::time::Timestamp;
+use super::topic::Topic;
 use super::transition::max_attempts;
 use super::values::TopicName;
 use super::view::{LiveView, MessageView, StateView, TopicCounts};
@@ -27,7 +30,8 @@ impl Queue {
         self.epoch
     }
 
-    /// Everything known about a message; `None` if nothing by that id or key is live or remembered.
+    /// Everything known about a message; `None` if nothing by that id or key is live or remembered. `found` is the
+    /// stored record, if memory does not hold it.
     ///
     /// # Errors
     /// [`FindRejection::TopicNotFound`].
@@ -36,12 +40,15 @@ impl Queue {
         now: Timestamp,
         topic: &TopicName,
         target: &Target,
+        found: Option<&Message>,
     ) -> Result<Option<MessageView>, FindRejection> {
         let topic = self.existing(topic)?;
-        Ok(match self.find(topic, target, now) {
-            Found::Live(index) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
-            Found::Gone(finished) => Some(MessageView::Gone(finished.clone())),
-            Found::Nothing => None,
+        let found = found.filter(|message| !self.overrules(message.id.arrival));
+        Ok(match (self.find(topic, target, now), found) {
+            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
+            (_, Some(message)) => Some(MessageView::Live(Box::new(self.stored_view(now, message)))),
+            (Found::Gone(finished), None) => Some(MessageView::Gone(finished.clone())),
+            (Found::Nothing, None) => None,
         })
     }
 
@@ -57,20 +64,26 @@ impl Queue {
     }
 
     /// Counts of a topic, in constant time.
-    pub fn counts(&self, name: &TopicName) -> Option<TopicCounts> {
+    pub fn counts(&self, now: Timestamp, name: &TopicName) -> Option<TopicCounts> {
         let topic = &self.topics[&self.topic_id(name)?];
+        let first = topic.ready.first_key_value().map_or(Timestamp::MAX, |(&(due_at, _), _)| due_at);
+        let oldest = first.min(topic.stored.frontier.0);
         Some(TopicCounts {
             topic: topic.record.clone(),
             scheduled: topic.scheduled,
             ready: topic.ready.len() as u64,
             leased: topic.leased,
-            dead: topic.dead.len() as u64,
+            dead: topic.dead.len() as u64 + topic.stored.dead,
+            stored: topic.stored.waiting,
+            frontier: (topic.stored.frontier != NO_FRONTIER).then_some(topic.stored.frontier.0),
             totals: topic.totals,
-            oldest_ready_due_at: topic.ready.first_key_value().map(|(&(due_at, _), _)| due_at),
+            oldest_ready_due_at: (oldest <= now).then_some(oldest),
         })
     }
 
-    /// Dead letters of a topic by (time of death, arrival), from the one after `after` on, at most `limit`.
+    /// Dead letters of a topic by (time of death, arrival), from the one after `after` on, at most `limit`. `stored`
+    /// are those that are on disk in that range, in order and at least `limit` of them if there are so many; what
+    /// memory knows overrules them.
     ///
     /// # Errors
     /// [`FindRejection::TopicNotFound`].
@@ -80,11 +93,17 @@ impl Queue {
         topic: &TopicName,
         after: Option<(Timestamp, u64)>,
         limit: usize,
+        stored: &[Message],
     ) -> Result<Vec<LiveView>, FindRejection> {
         let topic = &self.topics[&self.existing(topic)?];
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let dead = topic.dead.range((start, Bound::Unbounded)).take(limit);
-        Ok(dead.map(|(_, &index)| self.live_view(now, index)).collect())
+        let memory = topic.dead.range((start, Bound::Unbounded)).take(limit);
+        let mut dead: Vec<LiveView> = memory.map(|(_, &index)| self.live_view(now, index)).collect();
+        let on_disk = stored.iter().filter(|message| !self.overrules(message.id.arrival));
+        dead.extend(on_disk.map(|message| self.stored_view(now, message)));
+        dead.sort_by_key(|view| (view.message.progress.dead.map(|(_, at)| at), view.message.id.arrival));
+        dead.truncate(limit);
+        Ok(dead)
     }
 
     fn live_view(&self, now: Timestamp, index: u32) -> LiveView {
@@ -106,11 +125,26 @@ impl Queue {
                 StateView::Ready { hindrance: hindrance(topic, now), ahead }
             }
         };
-        LiveView {
-            topic: topic.record.clone(),
-            message: message.clone(),
-            state,
-            max_attempts: max_attempts(message, &topic.record.settings),
-        }
+        view(topic, message, state)
+    }
+
+    /// The view of a message that is on disk only.
+    fn stored_view(&self, now: Timestamp, message: &Message) -> LiveView {
+        let topic = &self.topics[&message.id.topic];
+        let state = match message.progress {
+            Progress { dead: Some(_), .. } => StateView::Dead,
+            Progress { due_at, .. } if due_at > now => StateView::Scheduled,
+            _ => StateView::Ready { hindrance: hindrance(topic, now), ahead: None },
+        };
+        view(topic, message, state)
+    }
+}
+
+fn view(topic: &Topic, message: &Message, state: StateView) -> LiveView {
+    LiveView {
+        topic: topic.record.clone(),
+        message: message.clone(),
+        state,
+        max_attempts: max_attempts(message, &topic.record.settings),
     }
 }

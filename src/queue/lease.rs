@@ -36,8 +36,8 @@ impl Queue {
     fn next_leasable(&mut self, now: Timestamp, topic: TopicId) -> Option<u32> {
         let fired_through = self.fired_through();
         let topic = self.topic_mut(topic);
-        let (&(due_at, _), &index) = topic.ready.first_key_value()?;
-        if due_at > fired_through {
+        let (&(due_at, arrival), &index) = topic.ready.first_key_value()?;
+        if due_at > fired_through || (due_at, arrival) >= topic.stored.frontier {
             return None;
         }
         match hindrance(topic, now) {
@@ -53,7 +53,7 @@ impl Queue {
 
     fn lease_one(&mut self, now: Timestamp, index: u32, request: &LeaseRequest) -> Delivery {
         let epoch = self.epoch;
-        let Entry { message, state, maybe_delivered } = &mut self.entries[index as usize];
+        let Entry { message, state, maybe_delivered, .. } = &mut self.entries[index as usize];
         let (id, due_at) = (message.id, message.progress.due_at);
         assert!(due_at <= now && matches!(state, State::Ready), "only due, ready messages are leased");
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
@@ -138,8 +138,16 @@ impl Queue {
         }
     }
 
-    /// The last change of a clean stop: the open leases, whose receipts stay valid.
+    /// The last changes of a clean stop: the open leases, whose receipts stay valid. Their messages are written
+    /// once more, so that they are in memory after the restart.
     pub fn close(&self, now: Timestamp, effects: &mut Effects) {
+        for (_, arrival) in &self.leases {
+            let Entry { message, changed, .. } = &self.entries[self.by_arrival[arrival] as usize];
+            if *changed < self.generation {
+                let change = Change::Moved { message: message.clone(), previous: message.place(), entry: None };
+                effects.changes.push(change);
+            }
+        }
         let open = |arrival: &u64| {
             let index = self.by_arrival[arrival];
             let lease = self.held_lease(index);

@@ -67,6 +67,27 @@ pub const MAX_FETCH_WAIT_MS: u64 = 60_000;
 /// Most items of a page of a listing.
 pub const MAX_PAGE_SIZE: u32 = 1_000;
 
+/// How much of a topic is kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nearness {
+    /// Messages due within this span stay in memory, milliseconds. Default 30 s.
+    pub span_ms: u64,
+    /// Ready messages of a topic beyond this many may leave memory. Default 20,000.
+    pub max_ready: usize,
+    /// Messages on disk are loaded this long before they are due, milliseconds. Default 2 s.
+    pub load_ahead_ms: u64,
+    /// Nothing is loaded while a topic has so many ready messages in memory. Default 5,000.
+    pub load_below: usize,
+    /// Most messages of one load. Default 2,000.
+    pub load_max: usize,
+}
+
+impl Default for Nearness {
+    fn default() -> Self {
+        Self { span_ms: 30_000, max_ready: 20_000, load_ahead_ms: 2_000, load_below: 5_000, load_max: 2_000 }
+    }
+}
+
 /// The limits that an operator may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -77,6 +98,8 @@ pub struct Limits {
     pub max_body_bytes: usize,
     /// Most topics. Default 10,000.
     pub max_topics: usize,
+    /// How much of a topic is kept in memory.
+    pub near: Nearness,
 }
 
 impl Limits {
@@ -88,6 +111,6 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_delay_ms: 400 * DAY_MS, max_body_bytes: 256 * 1024, max_topics: 10_000 }
+        Self { max_delay_ms: 400 * DAY_MS, max_body_bytes: 256 * 1024, max_topics: 10_000, near: Nearness::default() }
     }
 }

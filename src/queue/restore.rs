@@ -5,15 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 
-use super::change::{Change, DedupRecord, Finished, OpenLease, Outcome, Restored, TopicRecord, Totals};
+use super::change::{Change, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
 use super::command::ConsumerId;
 use super::entry::{Lease, State};
 use super::limits::Limits;
 use super::message::{Message, TopicId};
 use super::state::{Effects, Queue};
+use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::topic::Topic;
 use super::wheel::Wheel;
@@ -24,7 +25,12 @@ pub struct Restore {
     limits: Limits,
     topics: BTreeMap<TopicId, TopicRecord>,
     totals: BTreeMap<TopicId, Totals>,
+    stored: BTreeMap<TopicId, Stored>,
+    folds: u64,
+    /// Messages that are in memory from the start: they changed since the last fold, or were carried.
     messages: FxHashMap<u64, Message>,
+    /// Messages that may have a copy in pages and are gone.
+    gone: FxHashSet<u64>,
     ended: Vec<Finished>,
     dedup: Vec<DedupRecord>,
     epoch: u32,
@@ -40,7 +46,10 @@ impl Restore {
             limits,
             topics: BTreeMap::new(),
             totals: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            folds: 0,
             messages: FxHashMap::default(),
+            gone: FxHashSet::default(),
             ended: Vec::new(),
             dedup: Vec::new(),
             epoch: 0,
@@ -54,6 +63,12 @@ impl Restore {
         match restored {
             Restored::Topic(record) => drop(self.topics.insert(record.id, record)),
             Restored::Totals(topic, totals) => drop(self.totals.insert(topic, totals)),
+            Restored::Fold(number) => self.folds = number,
+            Restored::Stored { topic, waiting, dead, first } => {
+                let stored = self.stored(topic);
+                (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
+            }
+            Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
             Restored::Message(message) => drop(self.messages.insert(message.id.arrival, message)),
             Restored::Ended(finished) => self.ended.push(finished),
             Restored::Dedup(record) => self.dedup.push(record),
@@ -63,7 +78,7 @@ impl Restore {
 
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
-    pub fn finish(self, now: Timestamp, effects: &mut Effects) -> Queue {
+    pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
         let clean = self.closed.is_some();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
@@ -71,26 +86,44 @@ impl Restore {
             limits: self.limits,
             epoch,
             names: self.topics.values().map(|record| (record.name.clone(), record.id)).collect(),
-            topics: self.topics.into_values().map(|record| (record.id, topic(record, &self.totals, now))).collect(),
+            topics: BTreeMap::new(),
             entries: Slab::with_capacity(self.messages.len()),
             by_arrival: FxHashMap::default(),
             wheel: Wheel::new(now.as_millis()),
             leases: BTreeSet::new(),
             token_waits: BTreeSet::new(),
+            generation: 1,
+            folded_generation: 0,
+            folds: self.folds,
+            gone: self.gone,
+            gone_frozen: FxHashSet::default(),
+            sweep: None,
+            partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
+            voided: (!clean).then_some((now, self.reserved_through)),
             next_arrival: self.reserved_through,
             reserved_through: self.reserved_through,
         };
+        for record in self.topics.into_values() {
+            let totals = self.totals.get(&record.id).copied().unwrap_or_default();
+            let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
+            queue.topics.insert(record.id, Topic::new(record, totals, stored, now));
+        }
         self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
         self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));
         let mut messages: Vec<Message> = self.messages.into_values().collect();
         messages.sort_unstable_by_key(|message| message.id.arrival);
         for message in messages {
-            let maybe_delivered = !clean && message.progress.dead.is_none() && message.progress.due_at <= now;
-            queue.insert(now, message, maybe_delivered);
+            let maybe_delivered = queue.is_suspected(&message);
+            let index = queue.insert(now, message, maybe_delivered);
+            queue.entries[index as usize].born = 0;
         }
         self.closed.into_iter().flatten().for_each(|lease| reopen(&mut queue, lease, effects));
         cancel_marked(&mut queue, now, effects);
         queue
+    }
+
+    fn stored(&mut self, topic: TopicId) -> &mut Stored {
+        self.stored.entry(topic).or_insert_with(Stored::nothing)
     }
 
     fn replay(&mut self, change: Change) {
@@ -101,10 +134,19 @@ impl Restore {
                 self.totals.entry(message.id.topic).or_default().produced += 1;
                 self.messages.insert(message.id.arrival, message);
             }
-            Change::Moved { message, .. } => drop(self.messages.insert(message.id.arrival, message)),
+            Change::Moved { message, previous, .. } => {
+                let (id, key) = (message.id, message.content.key.clone());
+                if self.messages.insert(id.arrival, message).is_none() {
+                    self.stored(id.topic).take(id, previous, key.as_ref());
+                }
+            }
             Change::Finished(finished) => {
                 self.totals.entry(finished.id.topic).or_default().count(finished.outcome);
-                self.messages.remove(&finished.id.arrival);
+                let Finished { id, previous, key, .. } = &finished;
+                if self.messages.remove(&id.arrival).is_none() {
+                    self.stored(id.topic).take(*id, *previous, key.as_ref());
+                }
+                self.gone.insert(id.arrival);
                 self.ended.push(finished);
             }
             Change::DedupPut(record) => self.dedup.push(record),
@@ -113,11 +155,6 @@ impl Restore {
             Change::Closed { leases, .. } => self.closed = Some(leases),
         }
     }
-}
-
-fn topic(record: TopicRecord, totals: &BTreeMap<TopicId, Totals>, now: Timestamp) -> Topic {
-    let totals = totals.get(&record.id).copied().unwrap_or_default();
-    Topic::new(record, totals, now)
 }
 
 fn remember(queue: &mut Queue, finished: Finished) {
@@ -151,7 +188,6 @@ fn cancel_marked(queue: &mut Queue, now: Timestamp, effects: &mut Effects) {
     };
     let marked: Vec<u32> = queue.entries.iter().filter_map(is_marked).collect();
     for index in marked {
-        queue.lift(index, effects);
-        queue.finish(now, index, Outcome::Cancelled, None, effects);
+        queue.cancel_waiting(now, index, effects);
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 
 use super::change::{Change, Finished, Outcome};
 use super::command::{Command, ConsumerId, Rejection, Reply, Target};
 use super::entry::{Entry, State};
+use super::far::Sweep;
 use super::limits::{ARRIVALS_PER_RESERVATION, Limits};
 use super::message::{HistoryEntry, Message, Place, Progress, TopicId};
 use super::time::Timestamp;
@@ -41,6 +42,22 @@ pub struct Queue {
     pub(super) leases: BTreeSet<(ConsumerId, u64)>,
     /// When rate caps allow the next delivery, for topics whose lease was refused for want of a token.
     pub(super) token_waits: BTreeSet<(Timestamp, TopicId)>,
+    /// The generation that changes belong to, from 1 on.
+    pub(super) generation: u32,
+    /// The last generation whose fold is durable.
+    pub(super) folded_generation: u32,
+    /// Number of the last fold.
+    pub(super) folds: u64,
+    /// Messages that may have a copy on disk and are gone since the last freeze.
+    pub(super) gone: FxHashSet<u64>,
+    /// The same, gone in the generation that is being folded.
+    pub(super) gone_frozen: FxHashSet<u64>,
+    pub(super) sweep: Option<Sweep>,
+    /// Topics that have a frontier.
+    pub(super) partial: BTreeSet<TopicId>,
+    /// After an unclean stop: messages that arrived before that number and were due at that time may have been
+    /// delivered.
+    pub(super) voided: Option<(Timestamp, u64)>,
     pub(super) next_arrival: u64,
     /// Arrival numbers below this one are durably reserved.
     pub(super) reserved_through: u64,
@@ -69,9 +86,18 @@ impl Queue {
         found: Option<Message>,
         effects: &mut Effects,
     ) -> Result<Reply, Rejection> {
-        if let Some(message) = found {
-            self.adopt(now, message);
+        let taken_in = found.and_then(|message| {
+            let arrival = message.id.arrival;
+            self.take_in(now, message).map(|_| arrival)
+        });
+        let reply = self.dispatch(now, command, effects);
+        if let Some(arrival) = taken_in {
+            self.put_back(arrival);
         }
+        reply
+    }
+
+    fn dispatch(&mut self, now: Timestamp, command: Command, effects: &mut Effects) -> Result<Reply, Rejection> {
         match command {
             Command::CreateTopic { name, settings } => {
                 Ok(Reply::Topic(self.create_topic(now, name, settings, effects)?))
@@ -116,11 +142,12 @@ impl Queue {
     }
 
     /// When to call [`Queue::advance`] next: never later than the next due instant, lease deadline, or rate
-    /// token that a lease was refused for want of; it may be earlier, when the wheel has to move far entries
-    /// nearer.
+    /// token that a lease was refused for want of, or time to load from disk; it may be earlier, when the wheel has to
+    /// move far entries nearer.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let token = self.token_waits.first().map(|&(at, _)| at);
-        self.wheel.next_wakeup().map(Timestamp::from_millis).into_iter().chain(token).min()
+        let wheel = self.wheel.next_wakeup().map(Timestamp::from_millis);
+        wheel.into_iter().chain(token).chain(self.next_load_at()).min()
     }
 
     /// Every message due at or before this instant has become ready; nothing later is leased.
@@ -174,7 +201,8 @@ impl Queue {
     /// Puts a message into memory: dead, ready or scheduled, as its record says.
     pub(super) fn insert(&mut self, now: Timestamp, message: Message, maybe_delivered: bool) -> u32 {
         let (id, key) = (message.id, message.content.key.clone().filter(|_| message.progress.holds_key));
-        let entry = Entry { message, state: State::Dead, maybe_delivered };
+        let (born, changed) = (self.generation, self.generation);
+        let entry = Entry { message, state: State::Dead, maybe_delivered, born, changed };
         let index = u32::try_from(self.entries.insert(entry)).expect("memory holds fewer than 2^32 messages");
         self.by_arrival.insert(id.arrival, index);
         if let Some(key) = key {
@@ -216,7 +244,8 @@ impl Queue {
 
     /// Changes a message's record; returns where the store kept it.
     fn update(&mut self, index: u32, progress: Progress, ended: Option<&HistoryEntry>) -> Place {
-        let message = &mut self.entries[index as usize].message;
+        let Entry { message, changed, .. } = &mut self.entries[index as usize];
+        *changed = self.generation;
         let previous = message.place();
         message.progress = progress;
         if let Some(entry) = ended {
@@ -260,9 +289,12 @@ impl Queue {
         receipt: Option<(u32, u32)>,
         effects: &mut Effects,
     ) {
-        let message = self.entries.remove(index as usize).message;
+        let Entry { message, born, .. } = self.entries.remove(index as usize);
         let (id, previous, key) = (message.id, message.place(), message.content.key.clone());
         self.by_arrival.remove(&id.arrival);
+        if born < self.generation {
+            self.gone.insert(id.arrival);
+        }
         let topic = self.topic_mut(id.topic);
         if let Some(key) = &key
             && topic.keys.get(key) == Some(&index)
@@ -273,6 +305,12 @@ impl Queue {
         let finished = Finished { id, key, outcome, at: now, receipt, previous };
         topic.ended.push(finished.clone(), &topic.record.settings);
         effects.changes.push(Change::Finished(finished));
+    }
+
+    /// Cancels a message that no consumer works on.
+    pub(super) fn cancel_waiting(&mut self, now: Timestamp, index: u32, effects: &mut Effects) {
+        self.lift(index, effects);
+        self.finish(now, index, Outcome::Cancelled, None, effects);
     }
 
     /// Puts a lifted message where its progress says.
@@ -300,15 +338,5 @@ impl Queue {
         let topic = self.topic_mut(topic);
         topic.scheduled -= 1;
         topic.ready.insert(order, index);
-    }
-
-    /// Takes in the stored record of a message that memory neither holds nor remembers as gone.
-    fn adopt(&mut self, now: Timestamp, message: Message) {
-        let Some(topic) = self.topics.get(&message.id.topic) else { return };
-        let known = self.by_arrival.contains_key(&message.id.arrival)
-            || topic.ended.by_arrival(message.id.arrival, &topic.record.settings, now).is_some();
-        if !known {
-            self.insert(now, message, false);
-        }
     }
 }

@@ -6,6 +6,7 @@ use super::change::{TopicRecord, Totals};
 use super::dedup::DedupWindow;
 use super::ended::Ended;
 use super::pacer::Pacer;
+use super::stored::Stored;
 use super::time::Timestamp;
 use super::values::Key;
 
@@ -28,10 +29,14 @@ pub(super) struct Topic {
     pub(super) scheduled: u64,
     pub(super) leased: u64,
     pub(super) totals: Totals,
+    /// What is on disk only.
+    pub(super) stored: Stored,
+    /// A load of this topic is under way.
+    pub(super) loading: bool,
 }
 
 impl Topic {
-    pub(super) fn new(record: TopicRecord, totals: Totals, now: Timestamp) -> Self {
+    pub(super) fn new(record: TopicRecord, totals: Totals, stored: Stored, now: Timestamp) -> Self {
         Self {
             pacer: Pacer::new(record.settings.rate, now),
             record,
@@ -43,6 +48,8 @@ impl Topic {
             scheduled: 0,
             leased: 0,
             totals,
+            stored,
+            loading: false,
         }
     }
 

@@ -6,6 +6,7 @@ use super::message::TopicId;
 use super::pacer::Pacer;
 use super::settings::TopicSettings;
 use super::state::{Effects, Queue};
+use super::stored::Stored;
 use super::time::Timestamp;
 use super::topic::Topic;
 use super::values::TopicName;
@@ -27,7 +28,7 @@ impl Queue {
         }
         let id = TopicId(self.topics.last_key_value().map_or(1, |(last, _)| last.0 + 1));
         let record = TopicRecord { id, name: name.clone(), settings, paused: false, created_at: now };
-        self.topics.insert(id, Topic::new(record.clone(), Totals::default(), now));
+        self.topics.insert(id, Topic::new(record.clone(), Totals::default(), Stored::nothing(), now));
         self.names.insert(name, id);
         effects.changes.push(Change::TopicPut(record.clone()));
         Ok(record)

@@ -68,16 +68,20 @@ pub enum Hindrance {
 pub struct TopicCounts {
     /// The topic as stored.
     pub topic: TopicRecord,
-    /// Waiting for their due time.
+    /// In memory, waiting for their due time.
     pub scheduled: u64,
-    /// Waiting for a consumer.
+    /// In memory, waiting for a consumer.
     pub ready: u64,
+    /// On disk only, waiting for either.
+    pub stored: u64,
+    /// What waits on disk is due at or after this instant; `None` if nothing does.
+    pub frontier: Option<Timestamp>,
     /// Being worked on.
     pub leased: u64,
     /// To be reconciled.
     pub dead: u64,
     /// Ever counted.
     pub totals: Totals,
-    /// Due time of the first ready message.
+    /// Due time of the first message that waits for a consumer.
     pub oldest_ready_due_at: Option<Timestamp>,
 }

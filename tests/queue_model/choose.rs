@@ -19,25 +19,43 @@ impl Run {
     pub(crate) fn create_topics(&mut self) {
         for name in TOPICS {
             let settings = self.choose_settings();
-            self.apply(Command::CreateTopic { name: topic_name(name), settings });
+            self.apply(&Command::CreateTopic { name: topic_name(name), settings });
         }
     }
 
     pub(crate) fn choose_command(&mut self) -> Command {
         let live = self.model.entries.len();
+        let leased = self.model.entries.values().any(|entry| entry.lease.is_some());
+        if leased && self.rng.u32(0..10) < 6 {
+            return self.choose_settlement();
+        }
+        if self.rng.u32(0..8) == 0 {
+            let paused = self.model.topics.iter().find(|topic| topic.record.paused);
+            if let Some(topic) = paused {
+                return Command::SetPaused { name: topic.record.name.clone(), paused: false };
+            }
+        }
         match self.rng.u32(0..100) {
             // Few messages that live a full life meet more than many that never move.
-            0..=17 if live < 24 => self.choose_produce(),
-            0..=32 => self.choose_receipt().map_or_else(|| self.choose_lease(), Command::Ack),
-            33..=58 => self.choose_nack(),
-            59..=63 => self.choose_extend(),
-            64..=67 => Command::ReturnAll(self.choose_consumer()),
-            68..=71 => self.choose_receipt().map_or_else(|| self.choose_lease(), Command::Return),
-            72..=78 => self.choose_cancel(),
-            79..=84 => self.choose_reschedule(),
-            85..=91 => self.choose_redrive(),
-            92..=93 => self.choose_topic_command(),
-            _ => self.choose_produce(),
+            0..=59 if live < 24 => self.choose_produce(),
+            0..=64 => self.choose_settlement(),
+            65..=75 => self.choose_cancel(),
+            76..=83 => self.choose_reschedule(),
+            84..=95 => self.choose_redrive(),
+            _ => self.choose_topic_command(),
+        }
+    }
+
+    fn choose_settlement(&mut self) -> Command {
+        match self.rng.u32(0..100) {
+            0..=19 => self.choose_receipt().map_or_else(|| self.choose_lease(), Command::Ack),
+            20..=25 => self.choose_acked().map_or_else(|| self.choose_lease(), Command::Ack),
+            26..=64 => self.choose_nack(),
+            65..=74 => self.choose_extend(),
+            75..=80 => Command::ReturnAll(self.choose_consumer()),
+            81..=88 => self.choose_receipt().map_or_else(|| self.choose_lease(), Command::Return),
+            89..=95 => self.choose_cancel(),
+            _ => self.choose_reschedule(),
         }
     }
 
@@ -47,8 +65,12 @@ impl Run {
             topic: self.choose_topic(),
             consumer,
             consumer_name: ConsumerName::parse(&format!("c{}", consumer.0)).expect("a short name"),
-            max: self.pick(&[0, 1, 1, 2, 3, 100]),
-            lease_ms: self.pick(&[None, None, None, Some(100), Some(750), Some(99), Some(u64::MAX)]),
+            max: self.pick(&[0, 1, 1, 1, 2, 2, 3, 100]),
+            lease_ms: match self.rng.u32(0..30) {
+                0 => self.pick(&[Some(99), Some(u64::MAX)]),
+                1..=5 => self.pick(&[Some(100), Some(750), Some(60_000)]),
+                _ => None,
+            },
         })
     }
 
@@ -105,7 +127,7 @@ impl Run {
             0..=3 => Some(self.pick(&["k0", "k1", "k2", "k3"])),
             _ => None,
         };
-        let dedup = match self.rng.u32(0..6) {
+        let dedup = match self.rng.u32(0..4) {
             0 => Some(self.pick(&["d0", "d1", "d2", "d3"])),
             _ => None,
         };
@@ -260,6 +282,17 @@ impl Run {
         self.choose_live_receipt()
     }
 
+    /// A receipt that has acked its message, as far as the history remembers.
+    fn choose_acked(&mut self) -> Option<Receipt> {
+        let acked: Vec<Receipt> = self
+            .model
+            .ended
+            .iter()
+            .filter_map(|ended| ended.receipt.map(|(delivery, epoch)| Receipt { id: ended.id, delivery, epoch }))
+            .collect();
+        (!acked.is_empty()).then(|| self.pick(&acked))
+    }
+
     fn choose_live_receipt(&mut self) -> Option<Receipt> {
         let lease = |entry: &Entry| entry.lease.as_ref().map(|lease| lease.receipt);
         let live: Vec<Receipt> = self.model.entries.values().filter_map(lease).collect();
@@ -322,14 +355,14 @@ impl Run {
             max_attempts: self.pick(&[None, None, Some(1), Some(3), Some(30)]),
             error_schedule: tiers("error_schedule", self.pick(&error_schedules)),
             max_deliveries: self.pick(&[1_000, 1_000, 2, 5]),
-            lease_ms: self.pick(&[100, 500, 2_000]),
+            lease_ms: self.pick(&[500, 2_000, 30_000]),
             min_redelivery_gap_ms: self.pick(&[0, 25, 1_000]),
             max_returns: self.pick(&[1, 2, 3]),
             rate: rate.map(|(deliveries, period_ms)| RateCap { deliveries, period_ms }),
             concurrency: self.pick(&[None, None, Some(1), Some(3)]),
             jitter_percent: self.pick(&[0, 0, 0, 50, 100]),
             dedup_window_ms: self.pick(&[1_000, 5_000]),
-            dedup_capacity: self.pick(&[2, 1_000]),
+            dedup_capacity: self.pick(&[1, 2, 1_000]),
             dead_releases_key: self.rng.bool(),
             history_count: self.pick(&[1_000, 1_000, 2, 0]),
             history_age_ms: self.pick(&[3_600_000, 3_600_000, 800, 0]),

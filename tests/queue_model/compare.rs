@@ -5,6 +5,7 @@ use duewheel::queue::command::{
 };
 use duewheel::queue::message::{Message, TopicId};
 use duewheel::queue::receipt::Receipt;
+use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::TopicName;
 use duewheel::queue::view::{Hindrance, MessageView, StateView};
 
@@ -20,7 +21,13 @@ pub(crate) fn answers(model: &Model, command: &Command, answer: &Answer, expecte
             let entry = model.entries.get(&got.receipt.id.arrival).expect("a leased message is live");
             let certain = entry.suspected_now || entry.progress.deliveries > 0;
             assert!(!certain || got.redelivered, "{} was delivered before, unflagged now", got.receipt.id);
-            assert!(got.redelivered <= (certain || want.redelivered), "{} is flagged without cause", got.receipt.id);
+            // A message that became due in the very millisecond of the opening may be flagged.
+            let at_opening = entry.progress.due_at == model.opened_at;
+            assert!(
+                got.redelivered <= (certain || want.redelivered || at_opening),
+                "{} is flagged without cause",
+                got.receipt.id
+            );
             got.redelivered = want.redelivered;
         }
     }
@@ -29,10 +36,11 @@ pub(crate) fn answers(model: &Model, command: &Command, answer: &Answer, expecte
         (&mut answer, &expected)
     {
         let waiting = ["scheduled", "ready"];
-        if let SettleRejection::LeaseLost { state: want } = want {
-            if waiting.contains(got) && waiting.contains(want) {
-                *got = want;
-            }
+        if let SettleRejection::LeaseLost { state: want } = want
+            && waiting.contains(got)
+            && waiting.contains(want)
+        {
+            *got = want;
         }
     }
     assert_eq!(answer, expected, "left: the queue, right: the model\n{command:?}");
@@ -76,11 +84,19 @@ pub(crate) fn everything(run: &mut Run) {
 
 fn counts(run: &Run, topic: &Topic) {
     let (model, id) = (&run.model, topic.record.id);
-    let counts = run.queue.counts(&topic.record.name).expect("the topic exists");
+    let counts = run.queue.counts(run.now, &topic.record.name).expect("the topic exists");
+    // What waits on disk beyond a frontier that has passed may be scheduled or ready.
+    let is_split = counts.frontier.is_none_or(|frontier| frontier > run.now);
+    let waiting = counts.scheduled + counts.ready + counts.stored;
+    let model_waiting = model.count(id, State::Scheduled) + model.count(id, State::Ready);
+    assert_eq!(waiting, model_waiting as u64, "waiting messages of {}", topic.record.name);
     assert_eq!(counts.topic, topic.record);
     for (state, got) in [
-        (State::Scheduled, counts.scheduled),
-        (State::Ready, counts.ready),
+        (
+            State::Scheduled,
+            if is_split { counts.scheduled + counts.stored } else { model.count(id, State::Scheduled) as u64 },
+        ),
+        (State::Ready, if is_split { counts.ready } else { model.count(id, State::Ready) as u64 }),
         (State::Leased, counts.leased),
         (State::Dead, counts.dead),
     ] {
@@ -88,7 +104,8 @@ fn counts(run: &Run, topic: &Topic) {
     }
     assert_eq!(counts.totals, topic.totals, "totals of {}", topic.record.name);
     let oldest = model.ready(id).first().map(|entry| entry.progress.due_at);
-    assert_eq!(counts.oldest_ready_due_at, oldest, "oldest ready of {}", topic.record.name);
+    let exact = is_split || counts.oldest_ready_due_at != counts.frontier;
+    assert!(!exact || counts.oldest_ready_due_at == oldest, "oldest ready of {}", topic.record.name);
     model.assert_conserved(id, &counts.totals);
     let cap = topic.record.settings.concurrency.map(u64::from);
     // A cap that was lowered lets the leases it found run out.
@@ -98,7 +115,13 @@ fn counts(run: &Run, topic: &Topic) {
 fn dead_letters(run: &Run, topic: &Topic) {
     let want = run.model.dead_letters(topic.record.id);
     let name = &topic.record.name;
-    let list = |after, limit| run.queue.dead_letters(run.now, name, after, limit).expect("the topic exists");
+    let disk = run.store.dead(topic.record.id);
+    let stored = |after: Option<(Timestamp, u64)>| {
+        let is_after = |m: &&Message| m.progress.dead.map(|(_, at)| (at, m.id.arrival)) > after;
+        disk.iter().filter(is_after).cloned().collect::<Vec<_>>()
+    };
+    let list =
+        |after, limit| run.queue.dead_letters(run.now, name, after, limit, &stored(after)).expect("the topic exists");
     let all: Vec<_> = list(None, 1_000).into_iter().map(|view| view.message.id).collect();
     assert_eq!(all, want, "dead letters of {name}");
     // Page by page gives the same.
@@ -114,7 +137,7 @@ fn dead_letters(run: &Run, topic: &Topic) {
 fn live(run: &Run, entry: &Entry) {
     let model = &run.model;
     let topic = model.topics.iter().find(|topic| topic.record.id == entry.id.topic).expect("the topic exists");
-    let view = run.queue.look_up(run.now, &topic.record.name, &Target::Id(entry.id)).expect("the topic exists");
+    let view = look_up(run, &topic.record.name, &Target::Id(entry.id));
     let Some(MessageView::Live(view)) = view else { panic!("{} is live, not {view:?}", entry.id) };
     assert_eq!(view.message, entry.message(), "left: the queue, right: the model");
     assert_eq!(view.topic, topic.record);
@@ -137,7 +160,9 @@ fn live(run: &Run, entry: &Entry) {
         (State::Ready, StateView::Ready { hindrance, ahead }) => {
             let ready = model.ready(entry.id.topic);
             let before = ready.iter().position(|other| other.id == entry.id).expect("ready") as u64;
-            assert!(ahead.is_none_or(|ahead| ahead == before), "{ahead:?} ahead, not {before}");
+            let counts = run.queue.counts(run.now, &topic.record.name).expect("the topic exists");
+            let all_in_memory = counts.frontier.is_none_or(|frontier| frontier > run.now);
+            assert!(!all_in_memory || ahead.is_none_or(|ahead| ahead == before), "{ahead:?} ahead, not {before}");
             let at_cap =
                 settings.concurrency.is_some_and(|cap| model.count(entry.id.topic, State::Leased) >= cap as usize);
             match hindrance {
@@ -151,11 +176,17 @@ fn live(run: &Run, entry: &Entry) {
     }
 }
 
+/// What the queue says of a message, with its record from disk if memory does not know it.
+fn look_up(run: &Run, topic: &TopicName, target: &Target) -> Option<MessageView> {
+    let found = run.queue.missing_target(topic, target).and_then(|missing| run.store.find(&missing));
+    run.queue.look_up(run.now, topic, target, found.as_ref()).expect("the topic exists")
+}
+
 fn keys(run: &Run) {
     for topic in &run.model.topics {
         for key in ["k0", "k1", "k2", "k3"] {
             let target = Target::Key(duewheel::queue::values::Key::parse(key).expect("a short key"));
-            let view = run.queue.look_up(run.now, &topic.record.name, &target).expect("the topic exists");
+            let view = look_up(run, &topic.record.name, &target);
             let live = run.model.live(topic.record.id, &target).map(|entry| entry.id);
             let gone = run.model.gone(topic.record.id, &target);
             match view {
@@ -175,7 +206,7 @@ fn gone(run: &Run) {
             continue;
         }
         let want = run.model.gone(id.topic, &target).cloned();
-        match run.queue.look_up(run.now, &topic.record.name, &target).expect("the topic exists") {
+        match look_up(run, &topic.record.name, &target) {
             Some(MessageView::Gone(got)) => assert_eq!(Some(got), want, "what the history says of {id}"),
             Some(MessageView::Live(view)) => panic!("{id} has ended, the queue says {view:?}"),
             None => assert_eq!(None, want, "the history has forgotten {id}"),
@@ -183,7 +214,7 @@ fn gone(run: &Run) {
     }
     let nowhere = TopicName::parse("nowhere").expect("a good name");
     if let Some(id) = run.ids.last() {
-        let answer = run.queue.look_up(run.now, &nowhere, &Target::Id(*id));
+        let answer = run.queue.look_up(run.now, &nowhere, &Target::Id(*id), None);
         assert_eq!(answer, Err(FindRejection::TopicNotFound(nowhere)));
     }
 }
@@ -204,7 +235,7 @@ fn wake_up(run: &Run) {
     let (wake, event) = (run.queue.next_wakeup(), run.model.next_event());
     assert!(wake.is_none_or(|wake| wake > run.now), "{wake:?} is past, and everything was advanced");
     assert!(event.is_none_or(|event| wake.is_some_and(|wake| wake <= event)), "{wake:?} sleeps over {event:?}");
-    let mut token: Option<duewheel::queue::time::Timestamp> = None;
+    let mut token: Option<Timestamp> = None;
     for topic in run.model.topics.iter().filter(|topic| topic.rate_wanted && !topic.record.paused) {
         let Some(at) = topic.token_by().filter(|_| !run.model.ready(topic.record.id).is_empty()) else { continue };
         if at > run.now {

@@ -48,7 +48,7 @@ pub(crate) fn kind(answer: &Result<Reply, Rejection>) -> String {
     match answer {
         Err(rejection) => {
             let text = format!("{rejection:?}");
-            let words = text.split(['(', ' ', '{']).filter(|word| !word.is_empty()).take(2).collect::<Vec<_>>();
+            let words = text.split(['(', ' ', '{', ')']).filter(|word| !word.is_empty()).take(2).collect::<Vec<_>>();
             let state = text.split("state: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
             format!("refused {} {state}", words.join(" ")).trim_end().to_owned()
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use duewheel::queue::change::Change;
 use duewheel::queue::command::{Command, ConsumerId, Rejection, Reply};
-use duewheel::queue::limits::{DAY_MS, Limits};
+use duewheel::queue::limits::{DAY_MS, Limits, Nearness};
 use duewheel::queue::message::{DeliveryOutcome, MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
@@ -21,7 +21,10 @@ use crate::coverage::{Coverage, kind};
 use crate::model::{Did, Model, State};
 use crate::store::Store;
 
-pub(crate) const LIMITS: Limits = Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 64, max_topics: 3 };
+pub(crate) const LIMITS: Limits =
+    Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 64, max_topics: 3, near: NEARNESS };
+/// Hardly anything stays in memory, and it comes back in small pieces.
+const NEARNESS: Nearness = Nearness { span_ms: 500, max_ready: 2, load_ahead_ms: 100, load_below: 1_000, load_max: 2 };
 
 /// Messages touched by one call of `advance` at most; small, so that the bound is met.
 const ADVANCE_LIMITS: [usize; 4] = [1, 2, 3, 1_000];
@@ -107,19 +110,19 @@ impl Run {
 
     fn step(&mut self) {
         match self.rng.u32(0..100) {
-            0..=24 => self.pass_time(),
-            25 => self.restart(),
-            26 => self.lose_a_round(),
-            27 => self.grant_grace(),
-            28 => self.store.fold(),
-            29..=52 => {
+            0..=12 => self.pass_time(),
+            13 => self.restart(),
+            14 => self.lose_a_round(),
+            15 => self.grant_grace(),
+            16..=20 => (0..3).for_each(|_| self.fold()),
+            21..=39 => {
                 self.advance();
                 let request = self.choose_lease();
-                self.apply(request);
+                self.apply(&request);
             }
             _ => {
                 let command = self.choose_command();
-                self.apply(command);
+                self.apply(&command);
             }
         }
         // Now and then settlements come in late: the clock has moved on and nothing has been advanced.
@@ -130,22 +133,22 @@ impl Run {
     }
 
     /// Does a command on both sides and makes it durable.
-    pub(crate) fn apply(&mut self, command: Command) {
+    pub(crate) fn apply(&mut self, command: &Command) {
         let changes = self.apply_undurably(command);
         self.store.commit(&changes);
     }
 
-    fn apply_undurably(&mut self, command: Command) -> Vec<Change> {
+    fn apply_undurably(&mut self, command: &Command) -> Vec<Change> {
         let mut effects = Effects::default();
-        self.mark_before(&command);
-        let answer = self.queue.apply(self.now, command.clone(), None, &mut effects);
+        self.mark_before(command);
+        let answer = self.apply_with_disk(command.clone(), &mut effects);
         self.note(|| format!("{command:?} -> {answer:?} {effects:?}"));
         let did = Did { answer: Some(&answer), changes: &effects.changes };
         let held = self.held();
-        let expected = self.model.apply(self.now, &command, &did);
+        let expected = self.model.apply(self.now, command, &did);
         self.coverage.mark(kind(&answer));
-        compare::answers(&self.model, &command, &answer, &expected);
-        compare::ended_leases(&held, &self.held(), &effects.ended_leases, &command);
+        compare::answers(&self.model, command, &answer, &expected);
+        compare::ended_leases(&held, &self.held(), &effects.ended_leases, command);
         if answer.is_err() {
             assert!(effects.changes.is_empty(), "a rejection changes nothing");
             assert!(effects.ended_leases.is_empty(), "a rejection ends no lease");
@@ -178,6 +181,7 @@ impl Run {
         let mut effects = Effects::default();
         let bound = 10 * (self.model.entries.len() + 10);
         let mut calls = 0;
+        self.load();
         while self.queue.advance(self.now, limit, &mut effects) {
             calls += 1;
             assert!(calls < bound, "advance does not come to an end");
@@ -191,6 +195,51 @@ impl Run {
         compare::ended_leases(&held, &self.held(), &effects.ended_leases, &Command::ReturnAll(ConsumerId::NONE));
         self.mark_changes(&effects.changes);
         self.store.commit(&effects.changes);
+    }
+
+    /// One step of a fold: it begins, becomes durable, or what is far leaves memory.
+    fn fold(&mut self) {
+        match self.rng.u32(0..3) {
+            0 if self.store.freeze() => {
+                self.queue.freeze();
+                self.note(|| "freeze".to_owned());
+            }
+            1 => {
+                let often = self.rng.bool();
+                let rng = &mut self.rng;
+                let Some((fold, carried)) = self.store.complete(|| often && rng.bool()) else { return };
+                self.queue.folded(self.now, fold, &carried);
+                self.note(|| format!("fold {fold} carried {carried:?}"));
+                self.coverage.mark("fold");
+            }
+            _ => {
+                let limit = self.rng.usize(1..200);
+                let more = self.queue.sweep(limit);
+                self.note(|| format!("sweep {limit} {more}"));
+            }
+        }
+    }
+
+    /// Loads what memory needs, as the engine does between rounds.
+    fn load(&mut self) {
+        while let Some(load) = self.queue.next_load(self.now) {
+            let loaded = self.store.load(load);
+            self.note(|| format!("{loaded:?}"));
+            self.coverage.mark("load");
+            self.queue.loaded(self.now, loaded);
+        }
+    }
+
+    /// Does a command with the stored record of its message, if memory does not know it.
+    fn apply_with_disk(&mut self, command: Command, effects: &mut Effects) -> Answer {
+        if matches!(command, Command::Lease(_)) {
+            self.load();
+        }
+        let found = self.queue.missing(&command).and_then(|missing| self.store.find(&missing));
+        if found.is_some() {
+            self.coverage.mark("command on a message on disk");
+        }
+        self.queue.apply(self.now, command, found, effects)
     }
 
     fn pass_time(&mut self) {
@@ -219,7 +268,12 @@ impl Run {
     fn restart(&mut self) {
         let clean = self.rng.bool();
         if self.rng.bool() {
-            self.store.fold();
+            // A fold that became durable and that the queue has not heard of.
+            if self.store.freeze() {
+                self.queue.freeze();
+            }
+            let carried = self.store.complete(|| self.rng.bool()).map(|fold| fold.1.len());
+            self.note(|| format!("fold with {carried:?} carried, unheard"));
         }
         self.stop_and_start(clean);
     }
@@ -230,7 +284,7 @@ impl Run {
             (self.model.clone(), self.receipts.clone(), self.ids.clone(), self.issued.clone());
         for _ in 0..3 {
             let command = self.choose_command();
-            self.apply_undurably(command);
+            self.apply_undurably(&command);
         }
         self.note(|| "the last three were lost".to_owned());
         self.coverage.mark("restart with a lost round");
@@ -252,9 +306,17 @@ impl Run {
             self.store.commit(&effects.changes);
             assert!(self.store.is_clean(), "closing ends with Closed");
         }
-        if self.rng.bool() {
-            self.now = self.choose_instant();
+        match self.rng.u32(0..6) {
+            0..=2 => self.now = self.choose_instant(),
+            // The wall clock was set back while the broker was down.
+            3 => {
+                let back = [1, 1_000, 60_000, 3_600_000];
+                self.now = self.now.minus(back[self.rng.usize(0..back.len())]);
+                self.coverage.mark("restart with the clock set back");
+            }
+            _ => {}
         }
+        self.store.lose_unfinished_fold();
         let mut restore = Restore::new(LIMITS);
         for restored in self.store.restored() {
             restore.record(restored);
@@ -269,7 +331,7 @@ impl Run {
         if self.rng.bool() {
             // A settlement may come in before anything is advanced.
             let command = self.choose_command();
-            self.apply(command);
+            self.apply(&command);
         }
         self.advance();
         compare::everything(self);

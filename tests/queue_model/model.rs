@@ -34,6 +34,8 @@ pub(crate) struct Model {
     pub(crate) epoch: u32,
     /// When this run of the broker began.
     pub(crate) opened_at: Timestamp,
+    /// The latest instant that was passed in.
+    clock: Timestamp,
     /// Messages due at or before this instant are ready.
     pub(crate) advanced_to: Timestamp,
     pub(crate) topics: Vec<Topic>,
@@ -182,6 +184,7 @@ impl Model {
             limits,
             epoch,
             opened_at,
+            clock: opened_at,
             advanced_to: opened_at,
             topics: Vec::new(),
             entries: BTreeMap::new(),
@@ -193,7 +196,7 @@ impl Model {
 
     /// What the queue must answer.
     pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
-        self.forget(now);
+        self.clock = now;
         let answer = match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
@@ -223,13 +226,12 @@ impl Model {
                 self.redrive(now, topic, *id).map(Reply::Redrive).map_err(Rejection::Find)
             }
         };
-        self.forget(now);
         answer
     }
 
     /// Leases that are over end, messages that are due become ready.
     pub(crate) fn advance(&mut self, now: Timestamp, did: &Did) {
-        self.forget(now);
+        self.clock = now;
         let mut over: Vec<(Timestamp, u64)> = Vec::new();
         for (&arrival, entry) in &self.entries {
             if let Some(lease) = entry.lease.as_ref().filter(|lease| lease.deadline <= now) {
@@ -245,13 +247,14 @@ impl Model {
             // The wake-up for a token is given once; whoever wants the delivery asks again.
             topic.rate_wanted &= topic.token_from().is_some_and(|at| now < at);
         }
-        self.forget(now);
     }
 
     /// The next instant at which something happens by itself, a rate cap apart.
     pub(crate) fn next_event(&self) -> Option<Timestamp> {
+        let is_paused = |id| self.topics.iter().any(|topic| topic.record.id == id && topic.record.paused);
         let instant = |entry: &Entry| match entry.state(self.advanced_to) {
-            State::Scheduled => Some(entry.progress.due_at),
+            // What waits in a paused topic may stay on disk.
+            State::Scheduled => (!is_paused(entry.id.topic)).then_some(entry.progress.due_at),
             State::Leased => entry.lease.as_ref().map(|lease| lease.deadline),
             State::Ready | State::Dead => None,
         };
@@ -262,11 +265,14 @@ impl Model {
     pub(crate) fn restart(&mut self, now: Timestamp, clean: bool, epoch: u32, reserved: u64) {
         self.epoch = epoch;
         self.opened_at = now;
+        self.clock = now;
         self.advanced_to = now;
         self.next_arrival = reserved;
         for topic in &mut self.topics {
             topic.paced_since = now;
             topic.rate_wanted = false;
+            // If the clock has been set back, nobody knows how long ago these were.
+            topic.delivered.retain(|&at| at <= now);
         }
         let arrivals: Vec<u64> = self.entries.keys().copied().collect();
         for arrival in arrivals {
@@ -286,7 +292,6 @@ impl Model {
                 self.finish(now, arrival, Outcome::Cancelled, None);
             }
         }
-        self.forget(now);
     }
 
     pub(crate) fn topic(&self, name: &TopicName) -> Option<&Topic> {
@@ -337,11 +342,14 @@ impl Model {
 
     /// The latest ended message that a target names and the history remembers.
     pub(crate) fn gone(&self, topic: TopicId, target: &Target) -> Option<&Finished> {
-        let mut newest_first = self.ended.iter().rev().filter(|finished| finished.id.topic == topic);
-        newest_first.find(|finished| match target {
+        let age = self.settings(topic).history_age_ms;
+        let known = |finished: &&Finished| finished.id.topic == topic && self.clock.since(finished.at) <= age;
+        let mut newest_first = self.ended.iter().rev();
+        let named = newest_first.find(|finished| match target {
             Target::Id(id) => finished.id == *id,
-            Target::Key(key) => finished.key.as_ref() == Some(key),
-        })
+            Target::Key(key) => finished.id.topic == topic && finished.key.as_ref() == Some(key),
+        });
+        named.filter(known)
     }
 
     pub(crate) fn finish(&mut self, now: Timestamp, arrival: u64, outcome: Outcome, receipt: Option<(u32, u32)>) {
@@ -349,22 +357,31 @@ impl Model {
         self.topic_mut(entry.id.topic).totals.count(outcome);
         let (id, key, previous) = (entry.id, entry.content.key.clone(), entry.message().place());
         self.ended.push(Finished { id, key, outcome, at: now, receipt, previous });
+        self.trim(now, id.topic);
     }
 
-    /// Drops what the history and the dedup window no longer remember.
-    pub(crate) fn forget(&mut self, now: Timestamp) {
-        self.dedups.retain(|dedup| dedup.expires_at > now);
-        for topic in &self.topics {
-            let (id, settings) = (topic.record.id, &topic.record.settings);
-            let mut newer = self.ended.iter().filter(|finished| finished.id.topic == id).count();
-            self.ended.retain(|finished| {
-                if finished.id.topic != id {
-                    return true;
-                }
-                newer -= 1;
-                newer < settings.history_count as usize && finished.at.plus(settings.history_age_ms) >= now
-            });
+    /// The history of a topic forgets its oldest entries, by count and by age.
+    fn trim(&mut self, now: Timestamp, topic: TopicId) {
+        let settings = self.settings(topic);
+        let of_topic = |finished: &Finished| finished.id.topic == topic;
+        while let Some(oldest) = self.ended.iter().position(of_topic) {
+            let count = self.ended.iter().filter(|finished| of_topic(finished)).count();
+            let old = now.since(self.ended[oldest].at) > settings.history_age_ms;
+            if count <= settings.history_count as usize && !old {
+                break;
+            }
+            self.ended.remove(oldest);
         }
+    }
+
+    /// What the dedup window of a topic remembers: the last record of each id, until it expires.
+    pub(crate) fn remembered_dedups(&self, topic: TopicId) -> Vec<&Dedup> {
+        let last = |dedup: &&Dedup| {
+            let same_id = |other: &&Dedup| other.topic == topic && other.id == dedup.id;
+            let last = self.dedups.iter().rev().find(same_id);
+            dedup.topic == topic && last.is_some_and(|last| std::ptr::eq(last, *dedup))
+        };
+        self.dedups.iter().filter(last).filter(|dedup| dedup.expires_at > self.clock).collect()
     }
 
     fn create_topic(
@@ -405,6 +422,8 @@ impl Model {
         if topic.record.settings.rate != settings.rate {
             topic.paced_since = now;
             topic.delivered.clear();
+            // The round that changes the cap serves the waiting consumers anew.
+            topic.rate_wanted = false;
         }
         topic.updated = true;
         topic.record.settings = settings.clone();
@@ -427,15 +446,15 @@ impl Model {
         self.check_produce(now, produce)?;
         let asked = format!("{:?}", Produce { dedup_id: None, ..produce.clone() });
         if let Some(dedup_id) = &produce.dedup_id {
-            if let Some(first) = self.dedups.iter().find(|dedup| dedup.topic == topic && dedup.id == *dedup_id) {
+            let remembered = self.remembered_dedups(topic);
+            if let Some(first) = remembered.iter().find(|dedup| dedup.id == *dedup_id) {
                 if first.asked != asked {
                     return Err(ProduceRejection::DedupIdReused { first: first.message });
                 }
                 return Ok(Produced { id: first.message, due_at: first.due_at, existing: true });
             }
-            let expiries = || self.dedups.iter().filter(|dedup| dedup.topic == topic).map(|dedup| dedup.expires_at);
-            if expiries().count() >= settings.dedup_capacity as usize {
-                let oldest = expiries().min().expect("a full window is not empty");
+            if remembered.len() >= settings.dedup_capacity as usize {
+                let oldest = remembered.iter().map(|dedup| dedup.expires_at).min().expect("a full window is not empty");
                 let (capacity, retry_after_ms) = (settings.dedup_capacity, oldest.since(now));
                 return Err(ProduceRejection::DedupWindowFull { capacity, retry_after_ms });
             }
@@ -460,10 +479,9 @@ impl Model {
             Some(Due::At(at)) if at.since(now) > max => return bad("due_at"),
             _ => {}
         }
-        if let Some(schedule) = &produce.schedule {
-            if schedule.tiers().is_empty() || schedule.tiers().iter().any(|&tier| tier > max) {
-                return bad("schedule");
-            }
+        let tiers = produce.schedule.as_ref().map(RetrySchedule::tiers);
+        if tiers.is_some_and(|tiers| tiers.is_empty() || tiers.iter().any(|&tier| tier > max)) {
+            return bad("schedule");
         }
         if produce.max_attempts.is_some_and(|max| max == 0 || max > MAX_ATTEMPTS) {
             return bad("max_attempts");

@@ -5,8 +5,10 @@ use duewheel::queue::command::{
     ConsumerId, Delivery, FindRejection, LeaseRequest, Nack, NackReason, Nacked, Reply, SettleRejection, Target,
 };
 use duewheel::queue::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
-use duewheel::queue::message::{DeadReason, DeliveryOutcome, HistoryEntry};
+use duewheel::queue::message::{DeadReason, DeliveryOutcome, HistoryEntry, Progress, TopicId};
 use duewheel::queue::receipt::Receipt;
+use duewheel::queue::schedule::RetrySchedule;
+use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{Invalid, NackText};
 
@@ -65,7 +67,7 @@ impl Model {
 
     /// Checks how many of `able` deliveries a rate cap let go: never more than the cap in any period, evenly paced,
     /// and never none when a token is certain to be there.
-    fn paced(&mut self, now: Timestamp, topic: duewheel::queue::message::TopicId, able: usize, taken: usize) -> usize {
+    fn paced(&mut self, now: Timestamp, topic: TopicId, able: usize, taken: usize) -> usize {
         let topic = self.topic_mut(topic);
         let rate = topic.record.settings.rate.expect("called for a rate cap");
         let (period, most) = (rate.period_ms, u64::from(rate.deliveries));
@@ -105,11 +107,16 @@ impl Model {
             NackReason::Failed(delay) => End::Failed(delay),
             NackReason::Dead => End::Dead,
         };
-        if let End::NotYet(Some(delay)) | End::Failed(Some(delay)) = end {
-            if delay > self.limits.max_delay_ms {
-                return Err(Invalid::new("delay", "out of range").into());
-            }
+        let (End::NotYet(delay) | End::Failed(delay)) = end else {
+            return self.settle(now, nack, end, did);
+        };
+        if delay.is_some_and(|delay| delay > self.limits.max_delay_ms) {
+            return Err(Invalid::new("delay", "out of range").into());
         }
+        self.settle(now, nack, end, did)
+    }
+
+    fn settle(&mut self, now: Timestamp, nack: &Nack, end: End, did: &Did) -> Result<Nacked, SettleRejection> {
         let arrival = self.leased_by(&nack.receipt)?;
         Ok(self.end_lease(now, arrival, end, &nack.text, did))
     }
@@ -171,57 +178,21 @@ impl Model {
             return Nacked::Cancelled;
         }
         let attempt = entry.progress.attempts + 1;
-        let schedule = entry.schedule(&settings);
-        let max_attempts = entry.max_attempts(&settings);
-        let first_tier = if entry.starts_before_tier_1() { 0 } else { 1 };
-        let progress = &mut entry.progress;
-        progress.deliveries += 1;
-
-        let mut dead = None;
         let chosen = did.changes.iter().find_map(|change| match change {
             Change::Moved { message, .. } if message.id == lease.receipt.id => Some(message.progress.due_at),
             _ => None,
         });
-        let chosen = chosen.unwrap_or(now);
-        let mut spend = |progress: &mut duewheel::queue::message::Progress, delay: Option<u64>| {
-            progress.attempts += 1;
-            progress.failures = 0;
-            if progress.attempts >= max_attempts {
-                dead = Some(DeadReason::MaxAttempts);
-            }
-            match delay {
-                Some(delay) => now.plus(delay),
-                None => {
-                    let tier = schedule.wait(progress.attempts + first_tier).expect("schedules are not empty");
-                    jittered(now, tier, &settings, chosen)
-                }
-            }
+        let rules = Rules {
+            now,
+            schedule: entry.schedule(&settings),
+            max_attempts: entry.max_attempts(&settings),
+            first_tier: u32::from(!entry.starts_before_tier_1()),
+            chosen: chosen.unwrap_or(now),
+            settings: &settings,
         };
-        let gap = now.plus(settings.min_redelivery_gap_ms);
-        let due_at = match end {
-            End::NotYet(delay) => spend(progress, delay),
-            End::Expired => spend(progress, None),
-            End::Failed(delay) => match settings.error_schedule.tiers().get(progress.failures as usize) {
-                Some(&tier) => {
-                    progress.failures += 1;
-                    delay.map_or_else(|| jittered(now, tier, &settings, chosen), |delay| now.plus(delay))
-                }
-                None => spend(progress, delay),
-            },
-            End::Returned => {
-                progress.returns += 1;
-                if progress.returns >= settings.max_returns {
-                    progress.returns = 0;
-                    spend(progress, None).max(gap)
-                } else {
-                    gap
-                }
-            }
-            End::Dead => {
-                dead = Some(DeadReason::Consumer);
-                now
-            }
-        };
+        let progress = &mut entry.progress;
+        progress.deliveries += 1;
+        let (due_at, mut dead) = rules.next(progress, end);
         if !matches!(end, End::Returned) {
             progress.returns = 0;
         }
@@ -273,6 +244,59 @@ impl Model {
     fn lease_mut(&mut self, arrival: u64) -> &mut Lease {
         let entry = self.entries.get_mut(&arrival).expect("a live message");
         entry.lease.as_mut().expect("a leased message")
+    }
+}
+
+/// What a transition depends on.
+struct Rules<'a> {
+    now: Timestamp,
+    schedule: RetrySchedule,
+    max_attempts: u32,
+    /// The tier that the first attempt waits after it, less one.
+    first_tier: u32,
+    /// The due time that the queue chose.
+    chosen: Timestamp,
+    settings: &'a TopicSettings,
+}
+
+impl Rules<'_> {
+    /// The next due time, and the reason if the message is dead instead.
+    fn next(&self, progress: &mut Progress, end: End) -> (Timestamp, Option<DeadReason>) {
+        let gap = self.now.plus(self.settings.min_redelivery_gap_ms);
+        match end {
+            End::NotYet(delay) => self.spend(progress, delay),
+            End::Expired => self.spend(progress, None),
+            End::Failed(delay) => match self.settings.error_schedule.tiers().get(progress.failures as usize) {
+                Some(&tier) => {
+                    progress.failures += 1;
+                    (self.after(delay, tier), None)
+                }
+                None => self.spend(progress, delay),
+            },
+            End::Returned => {
+                progress.returns += 1;
+                if progress.returns < self.settings.max_returns {
+                    return (gap, None);
+                }
+                progress.returns = 0;
+                let (due_at, dead) = self.spend(progress, None);
+                (due_at.max(gap), dead)
+            }
+            End::Dead => (self.now, Some(DeadReason::Consumer)),
+        }
+    }
+
+    fn spend(&self, progress: &mut Progress, delay: Option<u64>) -> (Timestamp, Option<DeadReason>) {
+        progress.attempts += 1;
+        progress.failures = 0;
+        let tier = self.schedule.wait(progress.attempts + self.first_tier).expect("schedules are not empty");
+        let dead = progress.attempts >= self.max_attempts;
+        (self.after(delay, tier), dead.then_some(DeadReason::MaxAttempts))
+    }
+
+    /// An explicit wait replaces the tier.
+    fn after(&self, delay: Option<u64>, tier: u64) -> Timestamp {
+        delay.map_or_else(|| jittered(self.now, tier, self.settings, self.chosen), |delay| self.now.plus(delay))
     }
 }
 

@@ -7,13 +7,22 @@
 use std::collections::BTreeMap;
 
 use duewheel::queue::change::{Change, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
-use duewheel::queue::message::{Message, TopicId};
+use duewheel::queue::far::{Load, Loaded, Missing};
+use duewheel::queue::key_hash;
+use duewheel::queue::message::{Message, Place, TopicId};
 use duewheel::queue::time::Timestamp;
 
 /// Everything that is durable.
 #[derive(Clone, Default)]
 pub(crate) struct Store {
+    /// As of the last durable fold.
     folded: Records,
+    /// Messages in pages as of the last durable fold, by arrival number. What is live and not here was carried.
+    pages: BTreeMap<u64, Message>,
+    /// Number of the last durable fold.
+    fold: u64,
+    /// What is being folded, and how many of the changes it covers.
+    frozen: Option<(Records, usize)>,
     /// Changes since the last fold.
     changes: Vec<Change>,
     /// The fold of everything, kept up to date with each change.
@@ -46,10 +55,65 @@ impl Store {
         }
     }
 
-    /// Moves what the changes amount to into records.
-    pub(crate) fn fold(&mut self) {
-        self.folded = self.records.clone();
-        self.changes.clear();
+    /// Starts a fold of everything durable so far; false if one is under way.
+    pub(crate) fn freeze(&mut self) -> bool {
+        if self.frozen.is_some() {
+            return false;
+        }
+        self.frozen = Some((self.records.clone(), self.changes.len()));
+        true
+    }
+
+    /// Makes the fold durable. Messages that changed since the last fold, or were carried then, are carried (stay
+    /// in the journal) if `carry` says so. Returns the number of the fold and the carried messages.
+    pub(crate) fn complete(&mut self, mut carry: impl FnMut() -> bool) -> Option<(u64, Vec<u64>)> {
+        let (records, covered) = self.frozen.take()?;
+        let is_paged = |message: &Message| self.pages.get(&message.id.arrival) == Some(message);
+        let young = records.messages.values().filter(|message| !is_paged(message));
+        let carried: Vec<u64> = young
+            .filter(|message| message.progress.cancel_on_lease_end || carry())
+            .map(|message| message.id.arrival)
+            .collect();
+        self.pages = records.messages.clone();
+        self.pages.retain(|arrival, _| !carried.contains(arrival));
+        self.changes.drain(..covered);
+        self.folded = records;
+        self.fold += 1;
+        Some((self.fold, carried))
+    }
+
+    /// Reads the message that a command needs and memory does not know.
+    pub(crate) fn find(&self, missing: &Missing) -> Option<Message> {
+        let at = |&(arrival, place): &(u64, Place)| self.pages.get(&arrival).filter(|message| message.place() == place);
+        let has_key =
+            |message: &&Message| missing.key.as_ref().is_none_or(|key| message.content.key.as_ref() == Some(key));
+        missing.candidates.iter().filter_map(at).find(has_key).cloned()
+    }
+
+    /// Reads a part of a topic.
+    pub(crate) fn load(&self, load: Load) -> Loaded {
+        assert_eq!(load.fold, self.fold, "a load of the last fold");
+        let order = |message: &Message| (message.progress.due_at, message.id.arrival);
+        let waits = |message: &&Message| message.id.topic == load.topic && message.progress.dead.is_none();
+        let mut messages: Vec<Message> = self.pages.values().filter(waits).cloned().collect();
+        messages.retain(|message| order(message) >= load.from);
+        messages.sort_by_key(order);
+        let frontier = messages.get(load.max).map(order);
+        messages.truncate(load.max);
+        Loaded { load, messages, frontier }
+    }
+
+    /// Dead letters of a topic on disk, in order.
+    pub(crate) fn dead(&self, topic: TopicId) -> Vec<Message> {
+        let mut dead: Vec<Message> = self.pages.values().filter(|message| message.id.topic == topic).cloned().collect();
+        dead.retain(|message| message.progress.dead.is_some());
+        dead.sort_by_key(|message| (message.progress.dead.map(|(_, at)| at), message.id.arrival));
+        dead
+    }
+
+    /// The broker is gone; a fold that was not durable never was.
+    pub(crate) fn lose_unfinished_fold(&mut self) {
+        self.frozen = None;
     }
 
     /// True if the broker has stopped cleanly.
@@ -62,7 +126,17 @@ impl Store {
         let records = &self.folded;
         let mut restored: Vec<Restored> = records.topics.values().cloned().map(Restored::Topic).collect();
         restored.extend(records.totals.iter().map(|(&topic, &totals)| Restored::Totals(topic, totals)));
-        restored.extend(records.messages.values().cloned().map(Restored::Message));
+        restored.push(Restored::Fold(self.fold));
+        for &topic in records.topics.keys() {
+            let of_topic = || self.pages.values().filter(|message| message.id.topic == topic);
+            let waiting = || of_topic().filter(|message| message.progress.dead.is_none());
+            let first = waiting().map(|message| (message.progress.due_at, message.id.arrival)).min();
+            let (waiting, all) = (waiting().count() as u64, of_topic().count() as u64);
+            restored.push(Restored::Stored { topic, waiting, dead: all - waiting, first });
+        }
+        restored.extend(self.pages.values().filter_map(index));
+        let carried = records.messages.values().filter(|message| !self.pages.contains_key(&message.id.arrival));
+        restored.extend(carried.cloned().map(Restored::Message));
         restored.extend(records.ended.iter().cloned().map(Restored::Ended));
         restored.extend(records.dedups.iter().cloned().map(Restored::Dedup));
         if records.reserved > 0 {
@@ -77,6 +151,14 @@ impl Store {
         restored.extend(self.changes.iter().cloned().map(Restored::Change));
         restored
     }
+}
+
+/// What the index says of a message in pages.
+fn index(message: &Message) -> Option<Restored> {
+    let (id, place) = (message.id, message.place());
+    let key_hash = message.content.key.as_ref().filter(|_| message.progress.holds_key).map(key_hash);
+    let is_indexed = key_hash.is_some() || place != Place::Due(id.birth_due);
+    is_indexed.then_some(Restored::Index { id, place, key_hash })
 }
 
 impl Records {
