@@ -221,6 +221,22 @@ async fn a_failed_fold_fails_the_engine() {
 }
 
 #[tokio::test]
+async fn a_thread_that_panics_fails_the_engine() {
+    let broker = Broker::start();
+    broker.create_topic("t", TopicSettings::default()).await;
+    let mut consumer = broker.consume(&[("t", 1)]).await;
+    broker.journal.panic_in_fold();
+    broker.journal.want_fold();
+    // It makes the commit thread look for a fold; whether it is answered before the panic does not matter.
+    drop(broker.engine.apply(produce("t", 60_000)).await);
+    let status = broker.wait_for(|status| matches!(status, Status::Failed(_))).await;
+    assert_eq!(status, Status::Failed("duewheel-fold has panicked".to_owned()));
+    assert!(consumer.next().await.is_none());
+    assert_eq!(broker.engine.apply(produce("t", 0)).await, Err(EngineError::OutcomeUnknown));
+    broker.engine.shutdown().await;
+}
+
+#[tokio::test]
 async fn receipts_stay_valid_over_a_clean_restart_even_a_long_one() {
     let broker = Broker::start();
     broker.create_topic("t", TopicSettings::default()).await;

@@ -41,6 +41,7 @@ struct State {
     fold_wanted: bool,
     fold_held: bool,
     fold_failing: bool,
+    fold_panicking: bool,
     folds_noted: usize,
     /// Commits there had been when the last fold was noted.
     commits_at_fold: usize,
@@ -99,6 +100,10 @@ impl Journal {
 
     pub(crate) fn fail_fold(&self) {
         self.set(|state| state.fold_failing = true);
+    }
+
+    pub(crate) fn panic_in_fold(&self) {
+        self.set(|state| state.fold_panicking = true);
     }
 
     pub(crate) fn folds_noted(&self) -> usize {
@@ -160,6 +165,10 @@ impl Folds for Journal {
 
     fn run(&mut self, (): ()) -> Result<(), CommitFailure> {
         let state = self.wait_while(|state| state.fold_held);
+        if state.fold_panicking {
+            drop(state);
+            panic!("the test wants a panic in the fold");
+        }
         if state.fold_failing { Err("the fold is broken".into()) } else { Ok(()) }
     }
 }
