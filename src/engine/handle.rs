@@ -76,7 +76,8 @@ pub struct Fetch {
     pub topic: TopicName,
     /// Who asks, for people.
     pub consumer_name: ConsumerName,
-    /// At most so many deliveries, 1 to [`MAX_BATCH`](crate::queue::limits::MAX_BATCH).
+    /// At most so many deliveries, 1 to [`MAX_BATCH`](crate::queue::limits::MAX_BATCH); fewer if their content
+    /// reaches [`MAX_LEASE_BYTES`](crate::queue::limits::MAX_LEASE_BYTES).
     pub max: usize,
     /// How long to wait for the first one, milliseconds of the broker's clock, at most
     /// [`MAX_FETCH_WAIT_MS`](crate::queue::limits::MAX_FETCH_WAIT_MS).

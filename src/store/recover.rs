@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord, Totals};
 use crate::queue::message::TopicId;
+use crate::queue::time::Timestamp;
 
 use super::chain::{Chain, find_segments, go_on};
 use super::codec::{Malformed, Reader, unseal};
@@ -202,6 +203,10 @@ fn restore_journal(
 ) -> Result<(), OpenError> {
     if state.arrivals > 0 {
         sink(Restored::Change(Change::ArrivalsReserved(state.arrivals)));
+    }
+    if state.epoch > 0 {
+        // The segment that told when may be gone.
+        sink(Restored::Change(Change::Opened { epoch: state.epoch, at: Timestamp::ZERO }));
     }
     chain.each_change(log, &mut |logged, bytes| {
         ledger.closed = matches!(logged, Logged::Closed { .. });
