@@ -92,6 +92,7 @@ async fn a_produce_stream_whose_answers_are_not_read_stops_alone() {
     for n in 0..50 {
         within(produce(&mut other, "orders", vec![message(&format!("k-{n}"), "b")])).await;
     }
+    assert!(!sending.is_finished(), "the broker takes no more than it has answered and room for");
     drop(responses);
     within(sending).await.expect("the sender ends with its stream");
     broker.stop().await.expect("a clean end");
