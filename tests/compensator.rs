@@ -17,7 +17,7 @@ fn payments_are_conserved_although_the_broker_is_killed_twice() {
     let mut broker = Broker::start();
     let mut command = Command::new(example);
     command
-        .args(["--endpoint", &broker.endpoint(), "--time-scale", "400"])
+        .args(["--endpoint", &broker.endpoint(), "--time-scale", "500"])
         .args(["--limit", &PAYMENTS.to_string()])
         .args(["--payments", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/payments.jsonl")])
         .stdout(Stdio::piped())
