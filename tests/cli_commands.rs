@@ -34,9 +34,11 @@ fn a_topic_is_created_shown_changed_paused_and_listed() {
     let names: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, ["NAME", "bills", "orders"]);
     assert_eq!(broker.ok(&["topic", "list", "-o", "jsonl"]).lines().count(), 2);
-    let missing = broker.run(&["topic", "show", "nothing"]);
-    assert_eq!(missing.code, 1);
-    assert!(missing.stderr.contains("TOPIC_NOT_FOUND") && missing.stderr.contains("next:"), "{missing:?}");
+    for args in [&["topic", "show", "nothing"][..], &["consume", "nothing"], &["consume", "nothing", "--max", "1"]] {
+        let missing = broker.run(args);
+        assert_eq!(missing.code, 1, "{missing:?}");
+        assert!(missing.stderr.contains("TOPIC_NOT_FOUND") && missing.stderr.contains("next:"), "{missing:?}");
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 mod support;
 
-use std::net::TcpListener;
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use support::{Broker, Ran, arg, duewheel, file};
+use support::{Broker, Ran, arg, duewheel, file, until};
 
 fn run(args: &[&str]) -> Ran {
     Ran::of(duewheel().args(args).output().expect("the program runs"), args)
@@ -148,6 +149,21 @@ fn sigterm_drains_with_exit_code_0_and_everything_is_there_after_a_restart() {
         let broker = Broker::start_in(Arc::clone(&broker.data_dir), broker.grpc, &[]);
         assert_eq!(broker.json(&["message", "show", "orders", "--key", "k"])["state"], "SCHEDULED");
     }
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_that_takes_long() {
+    let directory = Arc::new(tempfile::tempdir().expect("a temporary directory"));
+    let mut broker = Broker::start_in(directory, ([127, 0, 0, 1], 0).into(), &["--drain-timeout", "1h"]);
+    // A connection that says nothing holds the drain up. The broker speaks first, once it has accepted it.
+    let mut silent = TcpStream::connect(broker.grpc).expect("the broker listens");
+    silent.read_exact(&mut [0; 9]).expect("the header of the settings frame");
+    broker.signal(Signal::TERM);
+    until("the broker drains", || broker.log().contains("draining"));
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.wait().code(), Some(1), "{}", broker.log());
+    assert!(broker.log().contains("second signal"), "{}", broker.log());
+    drop(silent);
 }
 
 #[test]

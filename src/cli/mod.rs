@@ -64,6 +64,13 @@ Examples:
 enum Command {
     /// Run the broker
     Serve(config::ServeArgs),
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// The commands that talk to a broker.
+#[derive(Debug, Subcommand)]
+enum ClientCommand {
     /// Create, list, show, update, pause or resume topics
     #[command(subcommand, after_long_help = "Examples:\n  duewheel topic create dropped-orders\n  duewheel topic list")]
     Topic(topic::TopicCommand),
@@ -96,7 +103,7 @@ pub fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
-        command => run_client(&cli.session, command),
+        Command::Client(command) => run_client(&cli.session, command),
     };
     match result {
         Ok(()) => Exit::Ok.into(),
@@ -107,7 +114,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn run_client(session: &Session, command: Command) -> Result<(), Failure> {
+fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> {
     log::start_quiet();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -116,14 +123,13 @@ fn run_client(session: &Session, command: Command) -> Result<(), Failure> {
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start threads: {error}")))?;
     let result = runtime.block_on(async {
         match command {
-            Command::Serve(_) => unreachable!("serve brings its own runtime"),
-            Command::Topic(command) => topic::run(session, command).await,
-            Command::Produce(args) => produce::run(session, args).await,
-            Command::Consume(args) => consume::run(session, args).await,
-            Command::Message(command) => message::run(session, command).await,
-            Command::Dead(command) => dead::run(session, command).await,
-            Command::Stats(args) => stats::run(session, &args).await,
-            Command::Health => stats::health(session).await,
+            ClientCommand::Topic(command) => topic::run(session, command).await,
+            ClientCommand::Produce(args) => produce::run(session, args).await,
+            ClientCommand::Consume(args) => consume::run(session, args).await,
+            ClientCommand::Message(command) => message::run(session, command).await,
+            ClientCommand::Dead(command) => dead::run(session, command).await,
+            ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Health => stats::health(session).await,
         }
     });
     // A thread that still reads stdin must not hold the process.
