@@ -5,7 +5,6 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
-use std::time::Duration;
 
 use super::input::Input;
 use super::round::{Release, Round};
@@ -13,12 +12,6 @@ use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
 use crate::store::DirectoryDelta;
-
-/// Up to so many generations in the journal commits run freely.
-const FREE_PRESSURE: f64 = 1.5;
-
-/// The pause between commits when the journal holds one generation more than that.
-const MAX_YIELD: Duration = Duration::from_millis(50);
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -47,12 +40,12 @@ pub trait Commits: Send + 'static {
     /// As [`Commits::commit`].
     fn folded(&mut self, done: <Self::Folds as Folds>::Done) -> Result<Folded, CommitFailure>;
 
-    /// How many generations the journal holds that are not in pages; commits slow down when it is more than one and
-    /// a half.
-    fn pressure(&self) -> f64;
-
-    /// Bytes of the journal's present generation.
+    /// Bytes of the journal on disk.
     fn journal_bytes(&self) -> u64;
+
+    /// How full the journal is: 1.0 is a full generation that is not being folded yet, 2.0 one full and another
+    /// being folded. Produce is slowed down from 1.5 on.
+    fn pressure(&self) -> f64;
 }
 
 /// A fold that is durable and noted.
@@ -150,7 +143,6 @@ impl<C: Commits> Committing<C> {
             {
                 return self.fail(&*failure);
             }
-            self.yield_to_fold();
         }
     }
 
@@ -187,8 +179,7 @@ impl<C: Commits> Committing<C> {
         self.signals.commit_begins(self.clock.now());
         self.commits.commit(changes)?;
         self.signals.commits.fetch_add(1, Ordering::Relaxed);
-        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
-        self.signals.is_journal_full.store(self.commits.is_full(), Ordering::Relaxed);
+        self.signals.note_journal(&self.commits);
         if self.signals.commit_ends(self.clock.now()) {
             tracing::warn!(changes = changes.len(), "a commit took more than a second: the disk is slow");
             let _ended = self.owner.send(Input::Wake);
@@ -204,22 +195,13 @@ impl<C: Commits> Committing<C> {
         Ok(())
     }
 
-    /// When the journal fills faster than it is folded, commits slow down, the more the fuller it is; so nothing has
-    /// to stop when it is full.
-    fn yield_to_fold(&self) {
-        let excess = self.commits.pressure() - FREE_PRESSURE;
-        if excess > 0.0 {
-            std::thread::sleep(MAX_YIELD.mul_f64(excess.min(1.0)));
-        }
-    }
-
     fn folded(&mut self, result: Result<<C::Folds as Folds>::Done, CommitFailure>) -> Result<(), CommitFailure> {
         self.is_folding = false;
         let folded = self.commits.folded(result?)?;
         // After the owner's end nobody needs to know.
         let _ended = self.owner.send(Input::Folded(folded));
         self.signals.folds.fetch_add(1, Ordering::Relaxed);
-        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        self.signals.note_journal(&self.commits);
         Ok(())
     }
 
@@ -305,12 +287,12 @@ mod tests {
             Err("nothing is folded".into())
         }
 
-        fn pressure(&self) -> f64 {
-            0.0
-        }
-
         fn journal_bytes(&self) -> u64 {
             0
+        }
+
+        fn pressure(&self) -> f64 {
+            0.0
         }
     }
 

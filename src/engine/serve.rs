@@ -125,8 +125,9 @@ impl Service {
             }
             Waiter::Fetch(id) => {
                 let waiting = self.fetches.get_mut(&id).expect("it was just asked");
+                waiting.batch_bytes += deliveries.iter().map(|leased| leased.message.content.bytes()).sum::<usize>();
                 waiting.batch.extend(deliveries);
-                waiting.turn = (waiting.batch.len() < waiting.fetch.max).then(|| ring.join(waiter));
+                waiting.turn = waiting.has_room().then(|| ring.join(waiter));
             }
         }
     }

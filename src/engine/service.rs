@@ -12,7 +12,9 @@ use super::ring::{Ring, Turn, Waiter};
 use super::round::Release;
 use crate::queue::Queue;
 use crate::queue::command::{ConsumerId, Delivery, FindRejection};
-use crate::queue::limits::{MAX_BATCH, MAX_FETCH_WAIT_MS, MAX_LEASE_MS, MAX_STREAM_TOPICS, MAX_WINDOW, MIN_LEASE_MS};
+use crate::queue::limits::{
+    MAX_BATCH, MAX_FETCH_WAIT_MS, MAX_LEASE_BYTES, MAX_LEASE_MS, MAX_STREAM_TOPICS, MAX_WINDOW, MIN_LEASE_MS,
+};
 use crate::queue::message::TopicId;
 use crate::queue::schedule::format_duration;
 use crate::queue::time::Timestamp;
@@ -59,6 +61,14 @@ pub(super) struct WaitingFetch {
     pub(super) turn: Option<Turn>,
     /// Leased in this round.
     pub(super) batch: Vec<Delivery>,
+    /// Bytes of their content.
+    pub(super) batch_bytes: usize,
+}
+
+impl WaitingFetch {
+    pub(super) fn has_room(&self) -> bool {
+        self.batch.len() < self.fetch.max && self.batch_bytes < MAX_LEASE_BYTES
+    }
 }
 
 impl OpenWindow {
@@ -141,7 +151,8 @@ impl Service {
         let turn = Some(ring.join(Waiter::Fetch(id)));
         let deadline = now.plus(fetch.wait_ms);
         self.deadlines.insert((deadline, id));
-        self.fetches.insert(id, WaitingFetch { fetch, topic, deadline, reply, turn, batch: Vec::new() });
+        self.fetches
+            .insert(id, WaitingFetch { fetch, topic, deadline, reply, turn, batch: Vec::new(), batch_bytes: 0 });
         None
     }
 

@@ -1,11 +1,11 @@
 //! Joins store and engine: restores the queue from the data directory and starts the engine on it.
 
 use crate::clock::Clock;
-use crate::engine::{CommitFailure, Commits, EngineHandle, EngineSettings, Folded, Folds, Parts, Reads, start};
+use crate::engine::{CommitFailure, Commits, EngineHandle, Folded, Folds, Parts, Reads, start};
 use crate::queue::change::Change;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::{Effects, Restore};
-use crate::store::{self, Committer, FoldDone, FoldJob, Folder, OpenError, StoreOptions};
+use crate::store::{self, Committer, FoldDone, FoldJob, Folder, OpenError};
 
 use super::error::OpenFailure;
 use super::settings::Settings;
@@ -14,8 +14,8 @@ use super::settings::Settings;
 pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     let clock = Clock::system(settings.step_policy);
     let mut restore = Restore::new(settings.limits);
-    let opened = store::open(&settings.data_dir, StoreOptions::default(), &mut |restored| restore.record(restored))
-        .map_err(refused)?;
+    let opened =
+        store::open(&settings.data_dir, settings.store, &mut |restored| restore.record(restored)).map_err(refused)?;
     if let Some((segment, offset)) = &opened.torn {
         tracing::warn!(%segment, offset, "the journal ended in a commit that was never answered; it was dropped");
     }
@@ -25,7 +25,7 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     let receipt_key = ReceiptKey::new(opened.identity.secret);
     let pages = [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>);
     let parts = Parts { queue, opening: effects.changes, commits, folds: opened.folder, pages, receipt_key };
-    start(EngineSettings::default(), parts, clock).map_err(|error| OpenFailure::Failed(Box::new(error)))
+    start(settings.engine, parts, clock).map_err(|error| OpenFailure::Failed(Box::new(error)))
 }
 
 /// Which refusals an operator has to act on before another start can succeed.
@@ -41,6 +41,7 @@ fn refused(error: OpenError) -> OpenFailure {
     }
 }
 
+/// The committer with the clock that its folds need.
 struct Journal {
     committer: Committer,
     clock: Clock,
@@ -67,12 +68,12 @@ impl Commits for Journal {
         Ok(folded)
     }
 
-    fn pressure(&self) -> f64 {
-        self.committer.pressure()
-    }
-
     fn journal_bytes(&self) -> u64 {
         self.committer.journal_bytes()
+    }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
     }
 }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::StepPolicy;
+use crate::engine::EngineSettings;
 use crate::queue::limits::Limits;
+use crate::store::StoreOptions;
 
 /// Settings of a broker.
 #[derive(Clone, Debug)]
@@ -27,6 +29,10 @@ pub struct Settings {
     pub max_connections: usize,
     /// Limits of the queue.
     pub limits: Limits,
+    /// Bounds of the engine: waiting fetches, consume streams, memory of requests.
+    pub engine: EngineSettings,
+    /// Sizes of the store.
+    pub store: StoreOptions,
     /// What to do when the wall clock is set. Default: report it and go on by the broker's clock.
     pub step_policy: StepPolicy,
 }
@@ -42,6 +48,8 @@ impl Default for Settings {
             network_threads: 1,
             max_connections: 1_024,
             limits: Limits::default(),
+            engine: EngineSettings::default(),
+            store: StoreOptions::default(),
             step_policy: StepPolicy::Report,
         }
     }

@@ -3,12 +3,13 @@
 // Each test binary uses its part of the harness.
 #![allow(dead_code, unreachable_pub)]
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the double")]
 #[path = "../engine_support/mod.rs"]
 pub mod engine_support;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use duewheel::clock::{ManualTime, StepPolicy};
@@ -17,7 +18,7 @@ use duewheel::pb::admin_service_client::AdminServiceClient;
 use duewheel::pb::queue_service_client::QueueServiceClient;
 use duewheel::pb::{self, settlement_result};
 use duewheel::queue::time::Timestamp;
-use duewheel::server::{Listeners, OpenFailure, ServeError, Settings, serve_engine};
+use duewheel::server::{Listeners, OpenFailure, ServeError, Settings, serve, serve_engine};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -41,6 +42,8 @@ pub struct Running {
     stop: oneshot::Sender<()>,
     ended: JoinHandle<Result<(), ServeError>>,
 }
+
+type Stopped = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Settings for free ports.
 pub fn settings() -> Settings {
@@ -75,14 +78,33 @@ impl Running {
         journal: Journal,
         open: impl FnOnce() -> Result<EngineHandle, OpenFailure> + Send + 'static,
     ) -> Self {
+        let own = settings.clone();
+        let serving = |listeners, stopped| async move { serve_engine(&own, listeners, open, stopped).await };
+        Self::run(settings, time, journal, serving).await
+    }
+
+    /// Starts a broker on the real store and clock, and does not wait for it. Its journal and time are of no use.
+    pub async fn serving(settings: Settings) -> Self {
+        let (own, time) = (settings.clone(), ManualTime::new(Timestamp::from_millis(START_MS)));
+        Self::run(settings, time, Journal::default(), |listeners, stopped| serve(own, listeners, stopped)).await
+    }
+
+    async fn run<F>(
+        settings: Settings,
+        time: ManualTime,
+        journal: Journal,
+        serving: impl FnOnce(Listeners, Stopped) -> F,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), ServeError>> + Send + 'static,
+    {
         let listeners = Listeners::bind(&settings).await.expect("free ports");
         let grpc = listeners.grpc_address().expect("a bound address");
         let http = listeners.http_address().expect("a bound address");
         let (stop, stopped) = oneshot::channel::<()>();
-        let ended = tokio::spawn(async move {
-            // A dropped sender stops the broker as well, so that a failed test does not leave it running.
-            serve_engine(&settings, listeners, open, async { drop(stopped.await) }).await
-        });
+        // A dropped sender stops the broker as well, so that a failed test does not leave it running.
+        let stopped = Box::pin(async { drop(stopped.await) });
+        let ended = tokio::spawn(serving(listeners, stopped));
         Self { grpc, http, time, journal, stop, ended }
     }
 
@@ -101,6 +123,12 @@ impl Running {
     pub fn request_stop(self) -> JoinHandle<Result<(), ServeError>> {
         let _ = self.stop.send(());
         self.ended
+    }
+
+    /// Waits until a commit is under way.
+    pub async fn commit_under_way(&self) {
+        let journal = self.journal.clone();
+        within(tokio::task::spawn_blocking(move || journal.wait_for_commit())).await.expect("it does not panic");
     }
 
     /// A new connection.
@@ -132,22 +160,27 @@ impl Running {
         response.topics.into_iter().next().expect("the topic")
     }
 
-    /// Status line code and body of `GET /healthz`.
+    /// Code and body of `GET /healthz`.
     pub async fn healthz(&self) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.http).await.expect("the HTTP listener accepts");
-        let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).await.expect("a request");
-        let mut response = String::new();
-        within(stream.read_to_string(&mut response)).await.expect("a response");
-        let code = response.split(' ').nth(1).expect("a status line").parse().expect("a number");
-        let body = response.split("\r\n\r\n").nth(1).expect("a body");
-        (code, body.to_owned())
+        healthz(self.http).await
     }
 
     /// Waits until `/healthz` says that the broker serves.
     pub async fn wait_until_serving(&self) {
         until(|| async { self.healthz().await == (200, "serving".to_owned()) }).await;
     }
+}
+
+/// Code and body of `GET /healthz`.
+pub async fn healthz(http: SocketAddr) -> (u16, String) {
+    let mut stream = TcpStream::connect(http).await.expect("the HTTP listener accepts");
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("a request");
+    let mut response = String::new();
+    within(stream.read_to_string(&mut response)).await.expect("a response");
+    let code = response.split(' ').nth(1).expect("a status line").parse().expect("a number");
+    let body = response.split("\r\n\r\n").nth(1).expect("a body");
+    (code, body.to_owned())
 }
 
 /// Waits for `future`, which must not hang.
