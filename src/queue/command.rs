@@ -151,7 +151,8 @@ pub struct LeaseRequest {
     pub consumer: ConsumerId,
     /// Who, for people.
     pub consumer_name: ConsumerName,
-    /// At most so many.
+    /// At most so many; fewer if their content reaches
+    /// [`MAX_LEASE_BYTES`](super::limits::MAX_LEASE_BYTES).
     pub max: usize,
     /// Lease time, milliseconds; `None`: the topic's.
     pub lease_ms: Option<u64>,

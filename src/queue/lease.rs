@@ -3,7 +3,7 @@
 use super::change::{Change, OpenLease};
 use super::command::{ConsumerId, Delivery, FindRejection, LeaseRequest, SettleRejection};
 use super::entry::{Entry, Lease, State};
-use super::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
+use super::limits::{MAX_LEASE_BYTES, MAX_LEASE_MS, MIN_LEASE_MS};
 use super::message::TopicId;
 use super::receipt::Receipt;
 use super::schedule::format_duration;
@@ -19,10 +19,12 @@ impl Queue {
         if let Some(ms) = request.lease_ms {
             check_lease(ms)?;
         }
-        let mut deliveries = Vec::new();
-        while deliveries.len() < request.max {
+        let (mut deliveries, mut bytes) = (Vec::new(), 0);
+        while deliveries.len() < request.max && bytes < MAX_LEASE_BYTES {
             let Some(index) = self.next_leasable(now, id) else { break };
-            deliveries.push(self.lease_one(now, index, request));
+            let delivery = self.lease_one(now, index, request);
+            bytes += delivery.message.content.bytes();
+            deliveries.push(delivery);
         }
         Ok(deliveries)
     }

@@ -58,6 +58,9 @@ pub const HISTORY_LAST: usize = 16;
 pub const ARRIVALS_PER_RESERVATION: u64 = 1 << 20;
 /// Most items of one request: messages, receipts, settlements, redrives.
 pub const MAX_BATCH: usize = 1_000;
+/// A lease command ends with the message whose content brings it to this many bytes, so that what is leased at
+/// once fits the responses that clients accept.
+pub const MAX_LEASE_BYTES: usize = 1024 * 1024;
 /// Most messages leased at once to one stream and topic.
 pub const MAX_WINDOW: u32 = 10_000;
 /// Most topics of one consume stream.

@@ -71,6 +71,15 @@ pub struct Content {
     pub produced_at: Timestamp,
 }
 
+impl Content {
+    /// Bytes of key, headers and body.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.key.as_ref().map_or(0, |key| key.as_str().len()) + headers + self.body.len()
+    }
+}
+
 /// Why a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadReason {

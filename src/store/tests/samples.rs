@@ -94,8 +94,8 @@ impl Samples {
             deliveries_before_redrive: self.number32(),
             returns: self.number32(),
             redrives: self.number32(),
-            holds_key: self.coin(),
             cancel_on_lease_end: self.coin(),
+            holds_key: self.coin(),
             dead: self.maybe(|it| (it.dead_reason(), it.time())),
         }
     }
@@ -235,7 +235,7 @@ impl Samples {
         model.messages.values().nth(at as usize).cloned()
     }
 
-    fn produce(&mut self, topic: TopicId, now: Timestamp, body: u64) -> Change {
+    pub(super) fn produce(&mut self, topic: TopicId, now: Timestamp, body: u64) -> Change {
         // Arrival numbers only need to be new; the seconds keep equal due times likely.
         let arrival = self.chance.number() >> 8;
         let due = self.due(now);

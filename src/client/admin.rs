@@ -1,0 +1,136 @@
+//! Administration: topics, statistics, dead letters, health.
+
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::{Client, Error};
+use crate::pb;
+use crate::queue::limits::MAX_PAGE_SIZE;
+
+impl Client {
+    /// Creates a topic; unset settings take their defaults.
+    ///
+    /// # Errors
+    /// `TOPIC_EXISTS`, `TOO_MANY_TOPICS`, a bad field, or a call that broke.
+    pub async fn create_topic(&self, name: &str, settings: pb::TopicSettings) -> Result<pb::Topic, Error> {
+        let request = self.request(pb::CreateTopicRequest { name: name.to_owned(), settings: Some(settings) });
+        topic(self.admin().create_topic(request).await?.into_inner().topic)
+    }
+
+    /// A topic with its settings.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, or a call that broke.
+    pub async fn topic(&self, name: &str) -> Result<pb::Topic, Error> {
+        let request = self.request(pb::GetTopicRequest { name: name.to_owned() });
+        topic(self.admin().get_topic(request).await?.into_inner().topic)
+    }
+
+    /// Changes the named settings; one that is named and unset goes back to its default.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, a bad field, or a call that broke.
+    pub async fn update_topic(
+        &self,
+        name: &str,
+        settings: pb::TopicSettings,
+        fields: &[&str],
+    ) -> Result<pb::Topic, Error> {
+        let paths = fields.iter().map(|&field| field.to_owned()).collect();
+        let update_mask = Some(prost_types::FieldMask { paths });
+        let request = pb::UpdateTopicRequest { name: name.to_owned(), settings: Some(settings), update_mask };
+        topic(self.admin().update_topic(self.request(request)).await?.into_inner().topic)
+    }
+
+    /// All topics by name.
+    ///
+    /// # Errors
+    /// A call that broke.
+    pub async fn topics(&self) -> Result<Vec<pb::Topic>, Error> {
+        let mut topics = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = self.request(pb::ListTopicsRequest { page_size: MAX_PAGE_SIZE, page_token });
+            let page = self.admin().list_topics(request).await?.into_inner();
+            topics.extend(page.topics);
+            if page.next_page_token.is_empty() {
+                return Ok(topics);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Stops new leases of a topic; leased messages and producing go on.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, or a call that broke.
+    pub async fn pause_topic(&self, name: &str) -> Result<pb::Topic, Error> {
+        let request = self.request(pb::PauseTopicRequest { name: name.to_owned() });
+        topic(self.admin().pause_topic(request).await?.into_inner().topic)
+    }
+
+    /// Allows leases of a topic again.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, or a call that broke.
+    pub async fn resume_topic(&self, name: &str) -> Result<pb::Topic, Error> {
+        let request = self.request(pb::ResumeTopicRequest { name: name.to_owned() });
+        topic(self.admin().resume_topic(request).await?.into_inner().topic)
+    }
+
+    /// Counts and lateness of one topic, or of all when `topic` is `None`, and the state of the broker.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, or a call that broke.
+    pub async fn stats(&self, topic: Option<&str>) -> Result<pb::GetStatsResponse, Error> {
+        let request = self.request(pb::GetStatsRequest { topic: topic.unwrap_or_default().to_owned() });
+        Ok(self.admin().get_stats(request).await?.into_inner())
+    }
+
+    /// A page of the dead letters of a topic, oldest first, and the token of the next page unless this is the
+    /// last. `page_size` is 1 to 1,000; start with an empty token.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, a bad token, or a call that broke.
+    pub async fn dead_letters(
+        &self,
+        topic: &str,
+        page_size: u32,
+        page_token: &str,
+    ) -> Result<(Vec<pb::MessageInfo>, Option<String>), Error> {
+        let request =
+            pb::ListDeadLettersRequest { topic: topic.to_owned(), page_size, page_token: page_token.to_owned() };
+        let page = self.admin().list_dead_letters(self.request(request)).await?.into_inner();
+        Ok((page.messages, Some(page.next_page_token).filter(|token| !token.is_empty())))
+    }
+
+    /// Makes 1 to 1,000 dead letters ready again, with all their attempts; the results are in their order.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, a bad field, or a call that broke; a redrive may be repeated.
+    pub async fn redrive(&self, topic: &str, ids: Vec<String>) -> Result<Vec<pb::RedriveStatus>, Error> {
+        let expected = ids.len();
+        let request = self.request(pb::RedriveDeadLettersRequest { topic: topic.to_owned(), ids });
+        let answer = self.admin().redrive_dead_letters(request).await?.into_inner();
+        let results: Vec<_> = answer.results().collect();
+        if results.len() != expected {
+            return Err(Error::protocol(format!("{} results for {expected} dead letters", results.len())));
+        }
+        Ok(results)
+    }
+
+    /// Whether the broker serves. It does not while it recovers, drains, or after a failed commit.
+    ///
+    /// # Errors
+    /// A call that broke.
+    pub async fn is_serving(&self) -> Result<bool, Error> {
+        let request = self.request(HealthCheckRequest { service: String::new() });
+        let answer = HealthClient::new(self.channel.clone()).check(request).await?.into_inner();
+        Ok(answer.status() == ServingStatus::Serving)
+    }
+}
+
+fn topic(topic: Option<pb::Topic>) -> Result<pb::Topic, Error> {
+    topic.ok_or_else(|| Error::protocol("an answer without a topic"))
+}

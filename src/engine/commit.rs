@@ -1,0 +1,294 @@
+//! The commit thread: it makes rounds durable, as many at once as are waiting, and then lets out what depended
+//! on them. And the fold thread, which moves what has grown old out of the journal's way.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+
+use super::input::Input;
+use super::round::{Release, Round};
+use super::signals::Signals;
+use crate::clock::Clock;
+use crate::queue::change::Change;
+
+/// Why something could not be made durable.
+pub type CommitFailure = Box<dyn Error + Send + Sync>;
+
+/// The durable side, as the commit thread needs it.
+pub trait Commits: Send + 'static {
+    /// Its folding side.
+    type Folds: Folds;
+
+    /// Makes the changes durable, atomically and in order.
+    ///
+    /// # Errors
+    /// If that is not certain; nothing is committed after that.
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure>;
+
+    /// A fold that is to be run now, if there is one. There is at most one at a time.
+    fn fold_due(&mut self) -> Option<<Self::Folds as Folds>::Job>;
+
+    /// Takes note of a finished fold.
+    ///
+    /// # Errors
+    /// As [`Commits::commit`].
+    fn folded(&mut self, done: <Self::Folds as Folds>::Done) -> Result<(), CommitFailure>;
+
+    /// Bytes of the journal's present generation.
+    fn journal_bytes(&self) -> u64;
+}
+
+/// The folding side, which works beside the commits.
+pub trait Folds: Send + 'static {
+    /// What is to be folded.
+    type Job: Send + 'static;
+    /// What was folded.
+    type Done: Send + 'static;
+
+    /// Folds.
+    ///
+    /// # Errors
+    /// If the result is not certain to be durable; the engine fails.
+    fn run(&mut self, job: Self::Job) -> Result<Self::Done, CommitFailure>;
+}
+
+/// What the commit thread can be told.
+pub(super) enum CommitInput<Done> {
+    /// Commit this.
+    Round(Round),
+    /// The fold that was under way has ended.
+    Folded(Result<Done, CommitFailure>),
+    /// End when what came before it is done.
+    End,
+}
+
+/// The owner's way to the commit thread: bounded, and ends that thread when it is dropped.
+pub(super) struct CommitLane<Done> {
+    pub(super) sender: SyncSender<CommitInput<Done>>,
+}
+
+impl<Done> CommitLane<Done> {
+    /// Returns false if the commit thread has ended. Waits while too many rounds are on their way.
+    pub(super) fn send(&self, round: Round) -> bool {
+        self.sender.send(CommitInput::Round(round)).is_ok()
+    }
+}
+
+impl<Done> Drop for CommitLane<Done> {
+    fn drop(&mut self) {
+        let _ended = self.sender.send(CommitInput::End);
+    }
+}
+
+/// The commit thread.
+pub(super) struct Committing<C: Commits> {
+    pub(super) commits: C,
+    pub(super) inbox: Receiver<CommitInput<<C::Folds as Folds>::Done>>,
+    pub(super) jobs: Sender<<C::Folds as Folds>::Job>,
+    pub(super) owner: Sender<Input>,
+    pub(super) signals: Arc<Signals>,
+    pub(super) clock: Clock,
+    pub(super) is_folding: bool,
+}
+
+/// Rounds that share a commit.
+#[derive(Default)]
+struct Group {
+    changes: Vec<Change>,
+    releases: Vec<Release>,
+    is_last: bool,
+    is_end: bool,
+}
+
+impl<C: Commits> Committing<C> {
+    /// Runs until the last round is durable, it is told to end, or something fails.
+    pub(super) fn run(mut self) {
+        loop {
+            let mut group = Group::default();
+            if let Err(failure) = self.fill(&mut group).and_then(|()| self.make_durable(&group)) {
+                // First the status, then the dropped replies: who misses an answer finds out why.
+                self.signals.fail(&describe(&*failure));
+                let _ended = self.owner.send(Input::Stop);
+                return;
+            }
+            for release in group.releases {
+                release.let_go(&self.owner);
+            }
+            if group.is_last || group.is_end {
+                return;
+            }
+            self.begin_fold();
+        }
+    }
+
+    /// Waits for a round, and takes with it all others that wait.
+    fn fill(&mut self, group: &mut Group) -> Result<(), CommitFailure> {
+        let mut next = self.inbox.recv().ok();
+        while let Some(input) = next {
+            match input {
+                CommitInput::Round(round) => group.add(round),
+                CommitInput::Folded(result) => self.folded(result)?,
+                CommitInput::End => group.is_end = true,
+            }
+            next = if group.is_last || group.is_end { None } else { self.inbox.try_recv().ok() };
+        }
+        Ok(())
+    }
+
+    fn make_durable(&mut self, group: &Group) -> Result<(), CommitFailure> {
+        if group.is_last {
+            self.finish_fold()?;
+        }
+        self.commit(&group.changes)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.signals.commit_begins(self.clock.now());
+        self.commits.commit(changes)?;
+        self.signals.commits.fetch_add(1, Ordering::Relaxed);
+        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        if self.signals.commit_ends(self.clock.now()) {
+            tracing::warn!(changes = changes.len(), "a commit took more than a second: the disk is slow");
+            let _ended = self.owner.send(Input::Wake);
+        }
+        Ok(())
+    }
+
+    fn begin_fold(&mut self) {
+        if self.is_folding {
+            return;
+        }
+        if let Some(job) = self.commits.fold_due() {
+            // It fails only if the fold thread has panicked; then the engine has failed.
+            self.is_folding = self.jobs.send(job).is_ok();
+        }
+    }
+
+    fn folded(&mut self, result: Result<<C::Folds as Folds>::Done, CommitFailure>) -> Result<(), CommitFailure> {
+        self.is_folding = false;
+        self.commits.folded(result?)?;
+        self.signals.folds.fetch_add(1, Ordering::Relaxed);
+        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits for the fold that is under way. Only before the last round, after which nobody sends another.
+    fn finish_fold(&mut self) -> Result<(), CommitFailure> {
+        while self.is_folding {
+            match self.inbox.recv() {
+                Ok(CommitInput::Folded(result)) => self.folded(result)?,
+                Ok(CommitInput::Round(_) | CommitInput::End) => {}
+                Err(_) => return Err("the fold thread has ended in the middle of a fold".into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    fn add(&mut self, mut round: Round) {
+        if self.changes.is_empty() {
+            self.changes = round.changes;
+        } else {
+            self.changes.append(&mut round.changes);
+        }
+        self.releases.append(&mut round.releases);
+        self.is_last = round.is_last;
+    }
+}
+
+/// The fold thread: runs jobs until nobody can send another.
+pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
+    for job in jobs {
+        if done.send(CommitInput::Folded(folds.run(job))).is_err() {
+            return;
+        }
+    }
+}
+
+/// An error and its causes in one line.
+fn describe(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
+    use super::*;
+    use crate::clock::{ManualTime, StepPolicy};
+    use crate::queue::time::Timestamp;
+
+    /// What the commit thread does, in order.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Deed {
+        Committed(Vec<Change>),
+        LetGo(usize),
+    }
+
+    /// Tells each commit to a channel.
+    impl Commits for Sender<Deed> {
+        type Folds = Never;
+
+        fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+            self.send(Deed::Committed(changes.to_vec())).expect("the test listens");
+            Ok(())
+        }
+
+        fn fold_due(&mut self) -> Option<()> {
+            None
+        }
+
+        fn folded(&mut self, (): ()) -> Result<(), CommitFailure> {
+            Err("nothing is folded".into())
+        }
+
+        fn journal_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    struct Never;
+
+    impl Folds for Never {
+        type Job = ();
+        type Done = ();
+
+        fn run(&mut self, (): ()) -> Result<(), CommitFailure> {
+            Err("nothing is folded".into())
+        }
+    }
+
+    #[test]
+    fn rounds_that_wait_share_one_commit_in_their_order_and_are_let_go_after_it() {
+        let (sender, inbox) = sync_channel(10);
+        let (commits, deeds) = channel();
+        let change = Change::ArrivalsReserved;
+        for (number, changes) in [vec![change(1), change(2)], vec![], vec![change(3)]].into_iter().enumerate() {
+            let deeds = commits.clone();
+            let show = Box::new(move || deeds.send(Deed::LetGo(number)).expect("the test listens"));
+            let round = Round { changes, releases: vec![Release::Show(show, None)], is_last: false };
+            sender.send(CommitInput::Round(round)).expect("there is room");
+        }
+        sender.send(CommitInput::End).expect("there is room");
+        let clock = ManualTime::new(Timestamp::from_millis(1_700_000_000_000)).clock(StepPolicy::Report);
+        let signals = Arc::new(Signals::new(1));
+        let (jobs, owner) = (channel().0, channel().0);
+        Committing { commits, inbox, jobs, owner, signals: Arc::clone(&signals), clock, is_folding: false }.run();
+
+        let committed = Deed::Committed(vec![change(1), change(2), change(3)]);
+        let expected = [committed, Deed::LetGo(0), Deed::LetGo(1), Deed::LetGo(2)];
+        assert_eq!(deeds.try_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(signals.commits.load(Ordering::Relaxed), 1);
+    }
+}

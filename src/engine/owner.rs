@@ -1,0 +1,341 @@
+//! The owner thread: it owns the queue and does all work on it, in rounds.
+
+use std::mem;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::commit::CommitLane;
+use super::input::{Input, View};
+use super::round::{Release, Round};
+use super::serve::Serving;
+use super::service::Service;
+use super::sight::Sight;
+use super::signals::Signals;
+use super::stats::Tally;
+use super::{GRACE_MS, LONG_PAUSE_MS};
+use crate::clock::Clock;
+use crate::queue::command::Command;
+use crate::queue::receipt::Receipt;
+use crate::queue::time::Timestamp;
+use crate::queue::{Effects, Queue};
+
+/// A round takes no further input from this cost on (see [`cost`](super::admission::cost)).
+const ROUND_BYTES: usize = 2 * 1024 * 1024;
+
+/// What an input that was not admitted by its cost is reckoned to cost.
+const INPUT_BYTES: usize = 1024;
+
+/// Most due messages and lease ends of one round.
+const ROUND_TIMERS: usize = 4_096;
+
+/// The state of the owner thread.
+pub(super) struct Owner<Done> {
+    pub(super) queue: Queue,
+    pub(super) clock: Clock,
+    pub(super) inbox: Receiver<Input>,
+    pub(super) commits: CommitLane<Done>,
+    pub(super) signals: Arc<Signals>,
+    pub(super) started_at: Timestamp,
+    pub(super) service: Service,
+    pub(super) tally: Tally,
+    pub(super) is_draining: bool,
+    /// When the last round was.
+    pub(super) last_round_at: Timestamp,
+    /// A commit was stuck; timed work and serving wait for its end, and then live leases get their grace.
+    pub(super) is_stuck: bool,
+}
+
+/// A round in the making.
+struct Turn {
+    now: Timestamp,
+    effects: Effects,
+    releases: Vec<Release>,
+    /// Questions, answered at the end of the round: they see all that is true at its instant.
+    views: Vec<(View, OwnedSemaphorePermit)>,
+}
+
+impl Turn {
+    fn at(now: Timestamp) -> Self {
+        Self { now, effects: Effects::default(), releases: Vec::new(), views: Vec::new() }
+    }
+}
+
+impl<Done> Owner<Done> {
+    /// Works until it is told to end or nothing can be committed any more.
+    pub(super) fn run(mut self) {
+        let mut is_more = false;
+        while let ControlFlow::Continue(more) = self.round(is_more) {
+            is_more = more;
+        }
+    }
+
+    /// One round. Breaks at the end; otherwise returns true if there is more to do at this instant.
+    fn round(&mut self, is_more: bool) -> ControlFlow<(), bool> {
+        let inputs = self.take_inputs(if is_more { Duration::ZERO } else { self.sleep() });
+        let mut turn = Turn::at(self.clock.now());
+        self.note_pause(turn.now);
+        for input in inputs {
+            match input {
+                Input::Stop => return ControlFlow::Break(()),
+                Input::Close => {
+                    self.queue.close(turn.now, &mut turn.effects);
+                    self.hand_over(turn, true)?;
+                    return ControlFlow::Break(());
+                }
+                input => self.apply(input, &mut turn),
+            }
+        }
+        let is_more = !self.is_stuck && self.pass_time(&mut turn);
+        self.hand_over(turn, false)?;
+        ControlFlow::Continue(is_more)
+    }
+
+    /// How long nothing will be to do unless something comes in.
+    fn sleep(&self) -> Duration {
+        if self.is_stuck {
+            return self.clock.sleep_until(None);
+        }
+        let next = self.queue.next_wakeup().into_iter().chain(self.service.next_deadline()).min();
+        self.clock.sleep_until(next)
+    }
+
+    /// Waits for input and takes what is there, within the round's bound. After an end nothing counts.
+    fn take_inputs(&self, wait: Duration) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        let mut bytes = 0;
+        let mut next = self.inbox.recv_timeout(wait).ok();
+        while let Some(input) = next {
+            bytes += match &input {
+                Input::Commands { permit, .. } | Input::View { permit, .. } => permit.num_permits(),
+                _ => INPUT_BYTES,
+            };
+            let is_full = bytes >= ROUND_BYTES || matches!(input, Input::Stop | Input::Close);
+            inputs.push(input);
+            next = if is_full { None } else { self.inbox.try_recv().ok() };
+        }
+        inputs
+    }
+
+    /// After a long pause, or when a commit that was stuck has ended, settlements may be under way that were
+    /// made in time: live leases get a grace.
+    fn note_pause(&mut self, now: Timestamp) {
+        let paused_ms = now.since(mem::replace(&mut self.last_round_at, now));
+        let was_stuck = mem::replace(&mut self.is_stuck, self.signals.is_stuck(now));
+        if !self.is_stuck && (was_stuck || paused_ms > LONG_PAUSE_MS) {
+            self.queue.grant_grace(now, GRACE_MS);
+            tracing::warn!(paused_ms, was_stuck, "the broker was held up; live leases get a grace");
+        }
+    }
+
+    fn apply(&mut self, input: Input, turn: &mut Turn) {
+        let now = turn.now;
+        match input {
+            Input::Commands { commands, reply, permit } => {
+                let apply = |command| self.queue.apply(now, command, None, &mut turn.effects);
+                let results = commands.into_iter().map(apply).collect();
+                turn.releases.push(Release::Results(reply, results, permit));
+            }
+            Input::View { view, permit } => turn.views.push((view, permit)),
+            Input::Fetch { reply, .. } if self.is_draining => turn.releases.push(Release::Fetched(reply, Ok(vec![]))),
+            Input::Fetch { id, fetch, reply } => {
+                turn.releases.extend(self.service.fetch(now, &self.queue, id, fetch, reply));
+            }
+            Input::FetchDropped(id) => drop(self.service.end_fetch(id)),
+            // The dropped reply says that there is no stream.
+            Input::Attach { .. } if self.is_draining => {}
+            Input::Attach { consumer, name, windows, delivered, reply } => {
+                let attached = self.service.attach(&self.queue, consumer, name, windows, delivered);
+                turn.releases.push(Release::Show(Box::new(move || drop(reply.send(attached))), None));
+            }
+            Input::CaughtUp(consumer) => self.service.caught_up(consumer),
+            Input::Detach { unread, .. } if self.is_draining => self.give_back(unread, turn),
+            Input::Detach { consumer, .. } => {
+                self.service.detach(consumer);
+                let returned = self.queue.apply(now, Command::ReturnAll(consumer), None, &mut turn.effects);
+                returned.expect("returning all leases of a stream is never refused");
+            }
+            Input::Return(receipts) => self.give_back(receipts, turn),
+            Input::Drain => {
+                self.is_draining = true;
+                turn.releases.extend(self.service.end());
+            }
+            Input::Wake => {}
+            Input::Close | Input::Stop => unreachable!("the round ends with these"),
+        }
+    }
+
+    /// Ends leases that never reached their consumer. Those that have ended meanwhile need nothing.
+    fn give_back(&mut self, receipts: Vec<Receipt>, turn: &mut Turn) {
+        for receipt in receipts {
+            drop(self.queue.apply(turn.now, Command::Return(receipt), None, &mut turn.effects));
+        }
+    }
+
+    /// Timed work, then serving. True if there is more of either at this instant.
+    fn pass_time(&mut self, turn: &mut Turn) -> bool {
+        let is_more = self.queue.advance(turn.now, ROUND_TIMERS, &mut turn.effects);
+        for (consumer, topic) in turn.effects.ended_leases.drain(..) {
+            self.service.lease_ended(consumer, topic);
+        }
+        let Turn { now, effects, releases, .. } = turn;
+        let serving = Serving { now: *now, queue: &mut self.queue, effects, tally: &mut self.tally, releases };
+        self.service.serve(serving) || is_more
+    }
+
+    /// Hands the round to the commit thread. Breaks if that has ended.
+    fn hand_over(&mut self, turn: Turn, is_last: bool) -> ControlFlow<()> {
+        let Turn { now, effects, mut releases, views } = turn;
+        for (consumer, topic) in effects.ended_leases {
+            self.service.lease_ended(consumer, topic);
+        }
+        let show = |(view, permit): (View, _)| Release::Show(view(&self.sight(now)), Some(permit));
+        releases.extend(views.into_iter().map(show));
+        let round = Round { changes: effects.changes, releases, is_last };
+        if round.is_empty() || self.commits.send(round) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn sight(&self, now: Timestamp) -> Sight<'_> {
+        Sight {
+            now,
+            queue: &self.queue,
+            service: &self.service,
+            tally: &self.tally,
+            signals: &self.signals,
+            clock: &self.clock,
+            started_at: self.started_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use bytes::Bytes;
+    use tokio::sync::{Semaphore, oneshot};
+
+    use super::*;
+    use crate::clock::{ManualTime, StepPolicy};
+    use crate::engine::commit::CommitInput;
+    use crate::engine::input::Results;
+    use crate::queue::Restore;
+    use crate::queue::command::{ConsumerId, Due, KeyPolicy, LeaseRequest, Produce, Reply};
+    use crate::queue::limits::Limits;
+    use crate::queue::settings::TopicSettings;
+    use crate::queue::values::{ConsumerName, Headers, TopicName};
+
+    /// An owner whose rounds are done by hand.
+    struct ByHand {
+        owner: Owner<()>,
+        time: ManualTime,
+        inbox: mpsc::Sender<Input>,
+        rounds: Receiver<CommitInput<()>>,
+        permits: Arc<Semaphore>,
+    }
+
+    impl ByHand {
+        fn new() -> Self {
+            let time = ManualTime::new(Timestamp::from_millis(1_700_000_000_000));
+            let clock = time.clock(StepPolicy::Report);
+            let (inbox, inputs) = mpsc::channel();
+            let (sender, rounds) = mpsc::sync_channel(100);
+            let owner = Owner {
+                queue: Restore::new(Limits::default()).finish(clock.now(), &mut Effects::default()),
+                started_at: clock.now(),
+                last_round_at: clock.now(),
+                clock,
+                inbox: inputs,
+                commits: CommitLane { sender },
+                signals: Arc::new(Signals::new(1)),
+                service: Service::default(),
+                tally: Tally::default(),
+                is_draining: false,
+                is_stuck: false,
+            };
+            Self { owner, time, inbox, rounds, permits: Arc::new(Semaphore::new(1 << 30)) }
+        }
+
+        fn tell(&self, commands: Vec<Command>, cost: u32) -> oneshot::Receiver<Results> {
+            let (reply, answer) = oneshot::channel();
+            let permit = Arc::clone(&self.permits).try_acquire_many_owned(cost).expect("there are plenty");
+            self.inbox.send(Input::Commands { commands, reply, permit }).expect("the owner is here");
+            answer
+        }
+
+        /// Does a round and lets out what it handed over.
+        fn round(&mut self) -> bool {
+            let more = self.owner.round(true);
+            while let Ok(CommitInput::Round(round)) = self.rounds.try_recv() {
+                round.releases.into_iter().for_each(|release| release.let_go(&self.inbox));
+            }
+            more == ControlFlow::Continue(true)
+        }
+
+        fn apply(&mut self, command: Command) -> Reply {
+            let mut answer = self.tell(vec![command], 1);
+            self.round();
+            let result = answer.try_recv().expect("it was answered").pop().expect("one result");
+            result.expect("it was accepted")
+        }
+    }
+
+    fn topic() -> TopicName {
+        TopicName::parse("t").expect("a good name")
+    }
+
+    fn produce() -> Command {
+        Command::Produce(Produce {
+            topic: topic(),
+            key: None,
+            headers: Headers::default(),
+            body: Bytes::new(),
+            due: Some(Due::After(0)),
+            schedule: None,
+            max_attempts: None,
+            key_policy: KeyPolicy::Reject,
+            dedup_id: None,
+        })
+    }
+
+    #[test]
+    fn a_settlement_that_waits_when_its_lease_ends_is_in_time() {
+        let mut hand = ByHand::new();
+        hand.apply(Command::CreateTopic {
+            name: topic(),
+            settings: TopicSettings { lease_ms: 900, ..TopicSettings::default() },
+        });
+        hand.apply(produce());
+        hand.apply(produce());
+        let Reply::Leased(leased) = hand.apply(Command::Lease(LeaseRequest {
+            topic: topic(),
+            consumer: ConsumerId::NONE,
+            consumer_name: ConsumerName::parse("c").expect("a good name"),
+            max: 2,
+            lease_ms: None,
+        })) else {
+            panic!("a lease is answered by deliveries")
+        };
+        hand.time.advance_ms(900);
+        assert_eq!(hand.apply(Command::Ack(leased[0].receipt)), Reply::Acked { repeated: false });
+        let mut late = hand.tell(vec![Command::Ack(leased[1].receipt)], 1);
+        hand.round();
+        let results = late.try_recv().expect("it was answered");
+        assert!(results[0].is_err(), "its lease has ended in the round before: {results:?}");
+    }
+
+    #[test]
+    fn a_round_takes_a_bounded_part_of_a_full_inbox() {
+        let mut hand = ByHand::new();
+        let half = u32::try_from(ROUND_BYTES / 2).expect("a round is small");
+        let mut answers: Vec<_> = (0..5).map(|_| hand.tell(vec![produce()], half)).collect();
+        for answered in [2, 4, 5] {
+            hand.round();
+            let got = answers.iter_mut().filter(|answer| !answer.is_empty() || answer.is_terminated()).count();
+            assert_eq!(got, answered);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the engine counts: deliveries and their lateness, per topic.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use crate::queue::command::Delivery;
+use crate::queue::message::TopicId;
+use crate::queue::time::Timestamp;
+use crate::queue::view::TopicCounts;
+
+/// A look at the broker's numbers.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// By name.
+    pub topics: Vec<TopicStats>,
+    /// Of the broker as a whole.
+    pub broker: BrokerStats,
+}
+
+/// Numbers of a topic.
+#[derive(Clone, Debug)]
+pub struct TopicStats {
+    /// Messages by state, and ever.
+    pub counts: TopicCounts,
+    /// Deliveries since the start of the broker.
+    pub deliveries: u64,
+    /// Of these deliveries.
+    pub lateness: LatenessSummary,
+    /// Streams with a window on it.
+    pub consumers: usize,
+    /// Fetches that wait.
+    pub waiting_fetches: usize,
+}
+
+/// Delivered at minus due at, milliseconds, to within 1 percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatenessSummary {
+    /// Deliveries measured.
+    pub count: u64,
+    /// Half were not later.
+    pub p50_ms: u64,
+    /// 99 percent were not later.
+    pub p99_ms: u64,
+    /// None was later.
+    pub max_ms: u64,
+}
+
+/// Numbers of the broker.
+#[derive(Clone, Copy, Debug)]
+pub struct BrokerStats {
+    /// The number of this run.
+    pub epoch: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When this was looked at.
+    pub now: Timestamp,
+    /// Wall clock minus broker's clock, milliseconds.
+    pub clock_offset_ms: i64,
+    /// Durable commits since the start.
+    pub commits: u64,
+    /// Folds since the start.
+    pub folds: u64,
+    /// Size of the journal's present generation.
+    pub journal_bytes: u64,
+}
+
+/// Counts deliveries and their lateness, per topic.
+#[derive(Default)]
+pub(super) struct Tally {
+    topics: BTreeMap<TopicId, Histogram<u64>>,
+}
+
+/// Precision of the histograms.
+const SIGNIFICANT_DIGITS: u8 = 2;
+
+impl Tally {
+    pub(super) fn count(&mut self, topic: TopicId, deliveries: &[Delivery]) {
+        let new = || Histogram::new(SIGNIFICANT_DIGITS).expect("two digits are supported");
+        let histogram = self.topics.entry(topic).or_insert_with(new);
+        for delivery in deliveries {
+            let late_ms = delivery.delivered_at.since(delivery.message.progress.due_at);
+            histogram.record(late_ms).expect("the histogram grows as far as needed");
+        }
+    }
+
+    /// Deliveries of the topic.
+    pub(super) fn deliveries(&self, topic: TopicId) -> u64 {
+        self.topics.get(&topic).map_or(0, Histogram::len)
+    }
+
+    pub(super) fn lateness(&self, topic: TopicId) -> LatenessSummary {
+        self.topics.get(&topic).map_or_else(LatenessSummary::default, |histogram| LatenessSummary {
+            count: histogram.len(),
+            p50_ms: histogram.value_at_quantile(0.5),
+            p99_ms: histogram.value_at_quantile(0.99),
+            max_ms: histogram.max(),
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Page tokens: where the next page of a listing starts.
+//!
+//! To clients they are opaque text. Each names the listing that it belongs to, so that a token of another
+//! listing or topic is refused instead of giving a wrong page.
+
+use super::errors::Fault;
+use crate::queue::limits::MAX_PAGE_SIZE;
+use crate::queue::time::Timestamp;
+use crate::queue::values::TopicName;
+
+const DEFAULT_PAGE_SIZE: u32 = 100;
+
+/// The number of items of a page.
+pub(super) fn page_size(requested: u32) -> Result<usize, Fault> {
+    let size = if requested == 0 { DEFAULT_PAGE_SIZE } else { requested };
+    if size > MAX_PAGE_SIZE {
+        return Err(Fault::invalid("page_size", format!("{size}; must be 1 to {MAX_PAGE_SIZE}")));
+    }
+    Ok(usize::try_from(size).expect("u32 fits usize"))
+}
+
+/// The token of the page of topics after `last`.
+pub(super) fn topics_after(last: &TopicName) -> String {
+    encode(TOPICS, &[], last.as_str().as_bytes())
+}
+
+/// The topic after which the page starts; `None`: at the first.
+pub(super) fn parse_topics(token: &str) -> Result<Option<TopicName>, Fault> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let bytes = decode(token, TOPICS).ok_or_else(foreign)?;
+    let name = std::str::from_utf8(&bytes).ok().and_then(|name| TopicName::parse(name).ok());
+    name.map(Some).ok_or_else(foreign)
+}
+
+/// The token of the page of dead letters of `topic` after the one that died at `at` with number `arrival`.
+pub(super) fn dead_letters_after(topic: &TopicName, at: Timestamp, arrival: u64) -> String {
+    encode(DEAD_LETTERS, &[at.as_millis(), arrival], topic.as_str().as_bytes())
+}
+
+/// The dead letter after which the page starts; `None`: at the first.
+pub(super) fn parse_dead_letters(token: &str, topic: &TopicName) -> Result<Option<(Timestamp, u64)>, Fault> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let bytes = decode(token, DEAD_LETTERS).ok_or_else(foreign)?;
+    let (at, rest) = bytes.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (arrival, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
+    if name != topic.as_str().as_bytes() {
+        return Err(foreign());
+    }
+    Ok(Some((Timestamp::from_millis(u64::from_be_bytes(*at)), u64::from_be_bytes(*arrival))))
+}
+
+const TOPICS: u8 = b't';
+const DEAD_LETTERS: u8 = b'd';
+
+fn foreign() -> Fault {
+    Fault::invalid("page_token", "is not a next_page_token of this listing")
+}
+
+/// Hexadecimal digits of: the listing, the numbers, the name, crc32c of all that.
+fn encode(listing: u8, numbers: &[u64], name: &[u8]) -> String {
+    let mut bytes = vec![listing];
+    bytes.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    bytes.extend(name);
+    bytes.extend(crc32c::crc32c(&bytes).to_be_bytes());
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).expect("four bits are a hexadecimal digit");
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn decode(token: &str, listing: u8) -> Option<Vec<u8>> {
+    if !token.len().is_multiple_of(2) || !token.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let bytes: Vec<u8> =
+        (0..token.len()).step_by(2).map(|at| u8::from_str_radix(&token[at..at + 2], 16).ok()).collect::<Option<_>>()?;
+    let (content, sum) = bytes.split_last_chunk::<4>()?;
+    let is_whole = crc32c::crc32c(content) == u32::from_be_bytes(*sum);
+    let (&first, rest) = content.split_first()?;
+    (is_whole && first == listing).then(|| rest.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_reads_back_only_in_its_own_listing() {
+        let orders = TopicName::parse("orders").expect("a name");
+        let other = TopicName::parse("other").expect("a name");
+        let topics = topics_after(&orders);
+        assert_eq!(parse_topics(&topics).ok(), Some(Some(orders.clone())));
+        assert_eq!(parse_topics("").ok(), Some(None));
+        let dead = dead_letters_after(&orders, Timestamp::from_millis(7), 9);
+        assert_eq!(parse_dead_letters(&dead, &orders).ok(), Some(Some((Timestamp::from_millis(7), 9))));
+        for (what, refused) in [
+            ("of another topic", parse_dead_letters(&dead, &other).is_err()),
+            ("of another listing", parse_dead_letters(&topics, &orders).is_err() && parse_topics(&dead).is_err()),
+            ("cut", parse_topics(&topics[2..]).is_err() && parse_topics(&topics[1..]).is_err()),
+            ("not hexadecimal", parse_topics("zz").is_err() && parse_topics("é").is_err()),
+            ("one digit changed", parse_topics(&topics.replacen('6', "7", 1)).is_err()),
+        ] {
+            assert!(refused, "a token {what} is refused");
+        }
+    }
+}
