@@ -66,8 +66,23 @@ async fn nothing_acknowledged_is_lost_and_nothing_settled_comes_back_over_many_k
 
     let mut broker = Broker::start();
     broker.ok(&[
-        "topic", "create", TOPIC, "--schedule", "50ms,100ms,200ms", "--max-attempts", "10000", "--error-schedule", "20ms",
-        "--lease", "1s", "--min-redelivery-gap", "10ms", "--max-returns", "1000", "--max-deliveries", "100000",
+        "topic",
+        "create",
+        TOPIC,
+        "--schedule",
+        "50ms,100ms,200ms",
+        "--max-attempts",
+        "10000",
+        "--error-schedule",
+        "20ms",
+        "--lease",
+        "1s",
+        "--min-redelivery-gap",
+        "10ms",
+        "--max-returns",
+        "1000",
+        "--max-deliveries",
+        "100000",
     ]);
     let endpoint = Endpoint::from_shared(broker.endpoint()).expect("a good address").tcp_nodelay(true);
     let world = Arc::new(World {

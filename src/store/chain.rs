@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use super::codec::{Malformed, Reader};
-use super::folder::PagesState;
 use super::home::Identity;
 use super::journal::{JournalStart, UsedSegment};
 use super::log::{SegmentFile, SegmentLog};
@@ -12,6 +11,7 @@ use super::logged::Logged;
 use super::open_error::OpenError;
 use super::options::StoreOptions;
 use super::segment::{FoundRecord, HeaderState, JOURNAL_VERSION, Scan, SegmentHeader, scan};
+use super::state::PagesState;
 
 /// The segments on the medium.
 pub(super) struct FoundSegments {

@@ -124,6 +124,12 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed("too short"))?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
     pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text that is not UTF-8"))
     }

@@ -1,11 +1,10 @@
 //! The fold: a frozen generation becomes pages. It runs on a thread of its own; nothing else writes to the
 //! page store.
 //!
-//! The order makes every moment safe. First the intent: the keys that are about to be written, so that a fold
-//! that does not finish leaves no garbage for ever. Then pages, chunks and runs under keys that carry the
-//! fold's number, which nothing refers to yet; durable. Then one batch with everything that makes them count:
-//! directory, tombstones, totals, topics, indexes and the fold's own number; durable. Only after that may the
-//! journal forget.
+//! The order makes every moment safe. First pages, chunks, tombstones and runs under keys that carry the run's
+//! number, which nothing refers to yet, each batch with the intent that names its keys, so that a fold that does
+//! not finish leaves no garbage for ever; durable. Then one batch with everything that makes them count:
+//! directory, totals, topics, lists and the fold's own number; durable. Only after that may the journal forget.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -13,46 +12,47 @@ use std::sync::Arc;
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord};
 use crate::queue::message::{Message, Place, TopicId};
-use crate::queue::time::Timestamp;
 
-use super::codec::{self, Malformed, put_bytes, put_u32, put_u64, seal, unseal};
+use super::codec::seal;
 use super::committer::{FoldDone, FoldJob, is_carried};
-use super::directory::{Directory, DirectoryDelta, FoldOfDirectory};
+use super::directory::{Directory, DirectoryDelta};
+use super::generation::Entry;
 use super::home::HomeLock;
-use super::journal::FoldMark;
-use super::keys::{
-    INTENT, Level, MAX_VALUE_BYTES, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, intent_key, parse_chunk_key, topic_key,
-};
+use super::index::{Found, Index, IndexRecord, TopicIndex, write_index_run};
+use super::keys::{Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chunk_key, topic_key};
 use super::kv::{Batch, Kv, KvRead};
 use super::listing::Listing;
-use super::page::{PagesError, pack, sort_time};
+use super::page::{Packer, PageEntry, PagesError, Put, sort_time};
 use super::reader::Reader;
-use super::records::{put_time, put_topic, put_totals, time};
-use super::runs::{Remembered, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
+use super::records::{put_topic, put_totals};
+use super::removals::Removals;
+use super::runs::{Remembered, RunEntry, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
+use super::state::PagesState;
+use super::writer::RunWriter;
 
 /// A fold failed. The journal still holds everything; the process is to end, and a restart folds again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("fold {fold} failed: {problem}")]
 pub struct FoldError {
-    /// Number of the fold.
+    /// Number of the fold, or of the last one before a compaction.
     pub fold: u64,
-    problem: PagesError,
+    pub(super) problem: PagesError,
 }
 
 /// Folds generations into pages.
 pub struct Folder {
     pub(super) kv: Box<dyn Kv>,
     pub(super) directory: Directory,
+    pub(super) index: Index,
     pub(super) ended: RunIndex,
     pub(super) dedup: RunIndex,
     pub(super) topics: BTreeMap<TopicId, TopicRecord>,
     pub(super) listing: Listing,
-    pub(super) mark: FoldMark,
+    pub(super) state: PagesState,
+    /// Slots that may be worth a compaction.
+    pub(super) worn: BTreeSet<SlotKey>,
     pub(super) lock: Option<Arc<HomeLock>>,
 }
-
-/// About this many bytes are applied at once before the last batch.
-const WRITE_BYTES: usize = 512 << 10;
 
 impl Folder {
     /// Runs a fold; when it returns, the fold is durable.
@@ -67,16 +67,7 @@ impl Folder {
 
     /// Makes a reader of the pages as they are now. It is to be told of everything that changes from then on.
     pub fn reader(&self) -> Reader {
-        Reader::new(self.kv.reader(), self.directory.clone(), self.mark.fold, self.lock.clone())
-    }
-
-    /// Rewrites a bounded part of the pages if much of it is dead; `None`: there is nothing to do. To be called
-    /// again until then, between folds.
-    ///
-    /// # Errors
-    /// [`FoldError`]; the folder is of no use any more.
-    pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
-        Ok(None)
+        Reader::new(self.kv.reader(), self.directory.clone(), self.state, self.lock.clone())
     }
 
     /// Bytes of the page store on disk, as far as known.
@@ -90,129 +81,63 @@ impl Folder {
     }
 
     fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
-        let run = job.mark.fold;
-        assert_eq!(run, self.mark.fold + 1, "folds run in order");
+        assert_eq!(job.mark.fold, self.state.mark.fold + 1, "folds run in order");
+        let run = self.state.run + 1;
         self.topics.extend(job.table.topics.iter().map(|(&id, topic)| (id, topic.clone())));
-        let written = self.write_run_data(job)?;
+        let kv = self.kv.reader();
         let mut last = Batch::default();
-        let mut changes = FoldOfDirectory::new(&*self.kv, &self.directory, run);
-        let left = remove_copies(&mut changes, &*self.kv, job, &mut last)?;
-        let pages = written.pages.values().map(Vec::len).sum::<usize>() as u64;
-        let messages = written.pages.values().flatten().map(|page| u64::from(page.count)).sum();
-        for (slot, pages) in written.pages {
-            changes.add(slot, pages);
-        }
-        let directory = changes.finish(&mut last)?;
-        let ended = index_runs::<Finished>(&self.ended, written.ended, run, &mut last, |topic, runs| {
+        let mut writer = RunWriter::new(&mut *self.kv, run);
+        let put: Put<'_> = &mut |key, value| writer.put(key, value);
+        let new_pages = write_pages(job, run, put)?;
+        let pages = new_pages.values().map(Vec::len).sum::<usize>() as u64;
+        let messages = new_pages.values().flatten().map(|page| u64::from(page.count)).sum();
+        let mut removals = Removals::new(&*kv, &self.directory);
+        let left = remove_copies(&mut removals, &*kv, job, run, &mut last)?;
+        let slots = removals.finish(run, new_pages, put, &mut last)?;
+        let index = write_index(&*kv, &self.index, job, run, put, &mut last)?;
+        let (ended, dedup) = write_remembered(job, run, &self.topics, put)?;
+        let ended = list_runs::<Finished>(&self.ended, ended, run, &mut last, |topic, runs| {
             let topic = self.topics.get(&topic);
             topic.map_or_else(Vec::new, |topic| useless_ended(runs, topic, job.now))
         });
-        let dedup = index_runs::<DedupRecord>(&self.dedup, written.dedup, run, &mut last, |_, runs| {
-            useless_dedup(runs, job.now)
-        });
+        let dedup =
+            list_runs::<DedupRecord>(&self.dedup, dedup, run, &mut last, |_, runs| useless_dedup(runs, job.now));
+        writer.finish(&mut last)?;
         put_facts(job, &mut last);
-        for part in 0..written.intent_parts {
-            last.remove(intent_key(run, part));
-        }
+        let (arrivals, epoch, carry_before) = (job.arrivals, job.epoch, job.carry_before);
+        let state = PagesState { mark: job.mark, run, arrivals, epoch, carry_before, ..self.state };
+        let delta = DirectoryDelta { fold: job.mark.fold, run, slots };
+        self.complete(last, state, &delta)?;
+        self.worn.extend(delta.slots.keys());
+        (self.ended, self.dedup, self.index) = (ended, dedup, index);
+        let carried = job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before));
+        let carried = carried.map(|entry| entry.arrival).collect();
+        Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left })
+    }
+
+    /// Makes the last batch durable and follows it.
+    pub(super) fn complete(
+        &mut self,
+        mut last: Batch,
+        mut state: PagesState,
+        delta: &DirectoryDelta,
+    ) -> Result<(), PagesError> {
         self.listing.follow(&last);
-        let state = PagesState {
-            mark: job.mark,
-            arrivals: job.arrivals,
-            epoch: job.epoch,
-            listing: self.listing.digest,
-            carry_before: job.carry_before,
-        };
+        state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
         self.kv.apply(last)?;
         self.kv.make_durable()?;
-        self.directory.apply(&directory);
-        (self.ended, self.dedup, self.mark) = (ended, dedup, job.mark);
-        let carried = job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before));
-        let carried = carried.map(|entry| entry.arrival).collect();
-        Ok(FoldDone { fold: run, carried, delta: Arc::new(directory), messages, pages, left })
-    }
-
-    /// The first half: everything under keys of this run, durable and not yet listed.
-    fn write_run_data(&mut self, job: &FoldJob) -> Result<Written, PagesError> {
-        let run = job.mark.fold;
-        let mut data = Vec::new();
-        let mut written = Written::default();
-        let mut put = |key, value| {
-            data.push((key, value));
-            Ok(())
-        };
-        for (slot, mut messages) in survivors(job) {
-            messages.sort_unstable_by_key(|message| (sort_time(message.place()), message.id.arrival));
-            let pages = pack(&slot, run, messages.into_iter(), &mut put)?;
-            written.pages.insert(slot, pages);
-        }
-        for (topic, ended) in by_topic(&job.table.ended) {
-            let max = self.topics.get(&topic).map_or(usize::MAX, |topic| topic.settings.history_count as usize);
-            let newest = &ended[ended.len().saturating_sub(max)..];
-            let newest = newest.iter().copied();
-            written.ended.push((topic, write_run(topic, run, newest, &mut put)?));
-        }
-        for (topic, ids) in by_topic(&job.table.dedup) {
-            let valid = ids.iter().copied().filter(|id| id.expires_at > job.now);
-            written.dedup.push((topic, write_run(topic, run, valid, &mut put)?));
-        }
-        written.intent_parts = self.write_intent(run, data.iter().map(|(key, _)| key))?;
-        let mut batch = Batch::default();
-        for (key, value) in data {
-            batch.put(key, value);
-            if batch.bytes() >= WRITE_BYTES {
-                self.kv.apply(std::mem::take(&mut batch))?;
-            }
-        }
-        if !batch.is_empty() {
-            self.kv.apply(batch)?;
-        }
-        self.kv.make_durable()?;
-        Ok(written)
-    }
-
-    fn write_intent<'a>(&mut self, run: u64, keys: impl Iterator<Item = &'a Vec<u8>>) -> Result<u32, PagesError> {
-        let (mut batch, mut payload, mut parts) = (Batch::default(), Vec::new(), 0);
-        let mut close = |payload: &mut Vec<u8>, batch: &mut Batch| {
-            let key = intent_key(run, parts);
-            let value = seal(&key, payload);
-            batch.put(key, value);
-            payload.clear();
-            parts += 1;
-        };
-        for key in keys {
-            put_bytes(&mut payload, key);
-            if payload.len() > MAX_VALUE_BYTES - 64 {
-                close(&mut payload, &mut batch);
-            }
-        }
-        if !payload.is_empty() {
-            close(&mut payload, &mut batch);
-        }
-        if !batch.is_empty() {
-            self.kv.apply(batch)?;
-        }
-        Ok(parts)
+        self.directory.apply(delta);
+        self.state = state;
+        Ok(())
     }
 }
 
-/// What the first half of a fold wrote.
-#[derive(Default)]
-struct Written {
-    pages: BTreeMap<SlotKey, Vec<super::page::PageEntry>>,
-    ended: Vec<(TopicId, super::runs::RunEntry)>,
-    dedup: Vec<(TopicId, super::runs::RunEntry)>,
-    intent_parts: u32,
-}
-
-/// The live messages of the generation that go to the pages, by slot.
-fn survivors(job: &FoldJob) -> BTreeMap<SlotKey, Vec<&Message>> {
+/// Writes the live messages of the generation that go to the pages, slot by slot.
+fn write_pages(job: &FoldJob, run: u64, put: Put<'_>) -> Result<BTreeMap<SlotKey, Vec<PageEntry>>, PagesError> {
     let mut slots: BTreeMap<SlotKey, Vec<&Message>> = BTreeMap::new();
     for entry in &job.table.entries {
-        let Some(message) = &entry.state else { continue };
-        if is_carried(entry, job.carry_before) {
-            continue;
-        }
+        let Some(message) = goes_to_pages(entry, job) else { continue };
         let level = match message.place() {
             Place::Due(due) => Level::at_distance(due.since(job.now)),
             Place::Dead(_) => Level::Dead,
@@ -220,7 +145,41 @@ fn survivors(job: &FoldJob) -> BTreeMap<SlotKey, Vec<&Message>> {
         let slot = SlotKey::holding(entry.topic, level, sort_time(message.place()));
         slots.entry(slot).or_default().push(message);
     }
-    slots
+    let mut pages = BTreeMap::new();
+    for (slot, mut messages) in slots {
+        messages.sort_unstable_by_key(|message| (sort_time(message.place()), message.id.arrival));
+        let mut packer = Packer::new(slot, run);
+        for message in messages {
+            packer.add_message(message, put)?;
+        }
+        pages.insert(slot, packer.finish(put)?);
+    }
+    Ok(pages)
+}
+
+fn goes_to_pages<'a>(entry: &'a Entry, job: &FoldJob) -> Option<&'a Message> {
+    entry.state.as_ref().filter(|_| !is_carried(entry, job.carry_before))
+}
+
+/// Writes what is remembered of the generation's ended messages and dedup ids.
+#[expect(clippy::type_complexity, reason = "two lists of the same kind")]
+fn write_remembered(
+    job: &FoldJob,
+    run: u64,
+    topics: &BTreeMap<TopicId, TopicRecord>,
+    put: Put<'_>,
+) -> Result<(Vec<(TopicId, RunEntry)>, Vec<(TopicId, RunEntry)>), PagesError> {
+    let (mut ended_runs, mut dedup_runs) = (Vec::new(), Vec::new());
+    for (topic, ended) in by_topic(&job.table.ended) {
+        let max = topics.get(&topic).map_or(usize::MAX, |topic| topic.settings.history_count as usize);
+        let newest = ended[ended.len().saturating_sub(max)..].iter().copied();
+        ended_runs.push((topic, write_run(topic, run, newest, put)?));
+    }
+    for (topic, ids) in by_topic(&job.table.dedup) {
+        let valid = ids.iter().copied().filter(|id| id.expires_at > job.now);
+        dedup_runs.push((topic, write_run(topic, run, valid, put)?));
+    }
+    Ok((ended_runs, dedup_runs))
 }
 
 fn by_topic<R: Remembered>(records: &[R]) -> BTreeMap<TopicId, Vec<&R>> {
@@ -233,20 +192,21 @@ fn by_topic<R: Remembered>(records: &[R]) -> BTreeMap<TopicId, Vec<&R>> {
 
 /// Every message that the generation touched leaves the page it was in. Gives how many did.
 fn remove_copies(
-    changes: &mut FoldOfDirectory<'_>,
+    removals: &mut Removals<'_>,
     kv: &dyn KvRead,
     job: &FoldJob,
+    run: u64,
     last: &mut Batch,
 ) -> Result<u64, PagesError> {
     let touched = job.table.entries.iter().filter_map(|entry| Some((entry.topic, entry.in_pages?, entry.arrival)));
     let mut leaving: Vec<_> = touched.collect();
     leaving.sort_unstable();
     for &(topic, place, arrival) in &leaving {
-        let located = changes.remove(topic, place, arrival)?;
+        let located = removals.remove(topic, place, arrival)?;
         if located.may_be_chunked {
             kv.scan(&chunk_prefix(topic, arrival), &mut |key, _| {
                 // The same message may have been written again by this run.
-                if parse_chunk_key(key).is_some_and(|(_, run)| run < job.mark.fold) {
+                if parse_chunk_key(key).is_some_and(|(_, of)| of < run) {
                     last.remove(key.to_vec());
                 }
                 ControlFlow::Continue(())
@@ -256,13 +216,40 @@ fn remove_copies(
     Ok(leaving.len() as u64)
 }
 
-/// Enters the new runs and removes useless ones; gives the index as it is after the batch.
-fn index_runs<R: Remembered>(
+/// Writes what the generation changes in the index; gives the index as it is after the batch.
+fn write_index(
+    kv: &dyn KvRead,
+    index: &Index,
+    job: &FoldJob,
+    run: u64,
+    put: Put<'_>,
+    last: &mut Batch,
+) -> Result<Index, PagesError> {
+    let found = |entry: &Entry| goes_to_pages(entry, job).and_then(Found::of);
+    let mut topics: BTreeMap<TopicId, Vec<&Entry>> = BTreeMap::new();
+    for entry in job.table.entries.iter().filter(|entry| entry.was_indexed || found(entry).is_some()) {
+        topics.entry(entry.topic).or_default().push(entry);
+    }
+    let mut after = index.clone();
+    for (topic, mut entries) in topics {
+        entries.sort_unstable_by_key(|entry| entry.arrival);
+        let new = entries.into_iter().map(|entry| IndexRecord { arrival: entry.arrival, found: found(entry) });
+        let runs: TopicIndex = after.remove(&topic).unwrap_or_default();
+        let runs = write_index_run(kv, (topic, run), &runs, new, put, last)?;
+        if !runs.is_empty() {
+            after.insert(topic, runs);
+        }
+    }
+    Ok(after)
+}
+
+/// Enters the new runs and removes useless ones; gives the list as it is after the batch.
+fn list_runs<R: Remembered>(
     index: &RunIndex,
-    new: Vec<(TopicId, super::runs::RunEntry)>,
+    new: Vec<(TopicId, RunEntry)>,
     run: u64,
     last: &mut Batch,
-    useless: impl Fn(TopicId, &BTreeMap<u64, super::runs::RunEntry>) -> Vec<u64>,
+    useless: impl Fn(TopicId, &BTreeMap<u64, RunEntry>) -> Vec<u64>,
 ) -> RunIndex {
     let mut after = index.clone();
     let mut entered = BTreeSet::new();
@@ -303,78 +290,4 @@ fn put_facts(job: &FoldJob, last: &mut Batch) {
         put_totals(&mut payload, totals);
         put(topic_key(TOTALS, *topic), &payload);
     }
-}
-
-/// What the pages know about the whole store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PagesState {
-    pub(super) mark: FoldMark,
-    pub(super) arrivals: u64,
-    pub(super) epoch: u32,
-    /// Digest of everything that lists and counts.
-    pub(super) listing: u64,
-    /// What fell due before this instant was left to the journal by the last fold.
-    pub(super) carry_before: Timestamp,
-}
-
-impl PagesState {
-    fn encode(&self) -> Vec<u8> {
-        let mut payload = Vec::new();
-        put_u64(&mut payload, self.mark.fold);
-        put_u64(&mut payload, self.mark.through);
-        put_u64(&mut payload, self.mark.previous_through);
-        put_u64(&mut payload, self.arrivals);
-        put_u32(&mut payload, self.epoch);
-        put_u64(&mut payload, self.listing);
-        put_time(&mut payload, self.carry_before);
-        payload
-    }
-
-    pub(super) fn load(kv: &dyn KvRead) -> Result<Self, PagesError> {
-        let key = [STATE];
-        let Some(value) = kv.value(&key)? else { return Ok(Self::default()) };
-        let read = || {
-            let mut input = codec::Reader::new(unseal(&key, &value)?);
-            let mark = FoldMark { fold: input.u64()?, through: input.u64()?, previous_through: input.u64()? };
-            let state = Self {
-                mark,
-                arrivals: input.u64()?,
-                epoch: input.u32()?,
-                listing: input.u64()?,
-                carry_before: time(&mut input)?,
-            };
-            input.finish()?;
-            Ok(state)
-        };
-        read().map_err(PagesError::damaged("the state of the pages"))
-    }
-}
-
-/// Removes what a fold that did not finish has written.
-pub(super) fn remove_unfinished(kv: &mut dyn Kv) -> Result<(), PagesError> {
-    let mut batch = Batch::default();
-    let mut problem: Option<Malformed> = None;
-    kv.scan(&[INTENT], &mut |key, value| {
-        batch.remove(key.to_vec());
-        let read = || -> Result<Vec<Vec<u8>>, Malformed> {
-            let mut input = codec::Reader::new(unseal(key, value)?);
-            let mut keys = Vec::new();
-            while !input.is_empty() {
-                keys.push(input.bytes()?.to_vec());
-            }
-            Ok(keys)
-        };
-        match read() {
-            Ok(keys) => keys.into_iter().for_each(|key| batch.remove(key)),
-            Err(error) => problem = Some(error),
-        }
-        ControlFlow::Continue(())
-    })?;
-    if let Some(problem) = problem {
-        return Err(PagesError::damaged("the intent of a fold")(problem));
-    }
-    if !batch.is_empty() {
-        kv.apply(batch)?;
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::queue::change::{Change, DedupRecord, Finished, Outcome, TopicRecord, Totals};
-use crate::queue::message::{HistoryEntry, Message, Place, Progress, TopicId};
+use crate::queue::message::{HistoryEntry, Message, MessageId, Place, Progress, TopicId};
 use crate::queue::time::Timestamp;
 
 /// A message that this generation touched.
@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub(super) state: Option<Message>,
     /// Where the pages hold a copy of it, which this generation makes invalid.
     pub(super) in_pages: Option<Place>,
+    /// The index of the pages may name that copy.
+    pub(super) was_indexed: bool,
     /// About what it takes in the journal, bytes.
     pub(super) bytes: u32,
 }
@@ -65,14 +67,16 @@ impl Generation {
 
     /// Sets the state of a message. `in_pages` counts only if this is the generation's first touch of it.
     fn put(&mut self, message: &Message, in_pages: Option<Place>, bytes: usize) {
-        let entry = self.touch(message.id.topic, message.id.arrival, in_pages);
+        let entry = self.touch(message.id, in_pages, message.content.key.is_some());
         entry.state = Some(message.clone());
         entry.bytes = entry.bytes.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 
-    fn touch(&mut self, topic: TopicId, arrival: u64, in_pages: Option<Place>) -> &mut Entry {
+    fn touch(&mut self, id: MessageId, in_pages: Option<Place>, has_key: bool) -> &mut Entry {
+        let MessageId { topic, birth_due, arrival } = id;
         let at = *self.index.entry(arrival).or_insert_with(|| {
-            self.entries.push(Entry { topic, arrival, state: None, in_pages, bytes: 0 });
+            let was_indexed = in_pages.is_some_and(|place| has_key || place != Place::Due(birth_due));
+            self.entries.push(Entry { topic, arrival, state: None, in_pages, was_indexed, bytes: 0 });
             self.entries.len() - 1
         });
         &mut self.entries[at]
@@ -135,7 +139,7 @@ impl Ledger {
 
     pub(super) fn finished(&mut self, finished: &Finished) {
         let id = finished.id;
-        self.young.touch(id.topic, id.arrival, Some(finished.previous)).state = None;
+        self.young.touch(id, Some(finished.previous), finished.key.is_some()).state = None;
         self.young.ended.push(finished.clone());
         let outcome: Outcome = finished.outcome;
         self.count(id.topic, |totals| totals.count(outcome));

@@ -6,15 +6,20 @@
 //! | 1 state | | fold numbers, arrival reservation, epoch |
 //! | 2 topic | topic | the topic |
 //! | 3 totals | topic | its totals at the fold |
-//! | 4 directory | topic, level, slot start, run, part | pages and tombstones of that run in the slot |
+//! | 4 directory | topic, level, slot start, run, part | pages of that run in the slot |
 //! | 5 page | topic, level, slot start, run, page | messages |
-//! | 6 tombstones | topic, level, slot start, run, part | arrival numbers |
+//! | 6 tombstones | topic, level, slot start, run, part | places of messages that are gone, with their runs |
 //! | 7 chunk | topic, arrival, run, chunk | a piece of a record too large for a page |
 //! | 8 ended | topic, run, part | ended messages |
 //! | 9 ended index | topic, run | parts, count and age of a run of ended messages |
 //! | 10 dedup | topic, run, part | dedup ids |
 //! | 11 dedup index | topic, run | parts, count and age of a run of dedup ids |
-//! | 12 intent | run, part | keys that an unfinished fold may have written |
+//! | 12 intent | run, part | keys that an unfinished fold or compaction has written |
+//! | 13 tombstones list | topic, level, slot start, run, part | tombstones of that run in the slot |
+//! | 14 index | topic, run, part | where messages in pages are that have a key or have moved |
+//! | 15 index list | topic, run | parts and counts of a run of the index |
+//!
+//! Folds and compactions count their runs together; a run number is never used twice.
 
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
@@ -27,6 +32,9 @@ pub(super) const PAGE: u8 = 5;
 pub(super) const TOMBSTONES: u8 = 6;
 pub(super) const CHUNK: u8 = 7;
 pub(super) const INTENT: u8 = 12;
+pub(super) const TOMBSTONES_LIST: u8 = 13;
+pub(super) const INDEX: u8 = 14;
+pub(super) const INDEX_LIST: u8 = 15;
 
 /// Largest value, bytes: sixteen of them in one leaf stay below the size from which sled moves a leaf to a
 /// file of its own.
@@ -107,7 +115,7 @@ impl SlotKey {
         key
     }
 
-    /// The key of `kind` (directory, page or tombstones) of a run and its n-th part.
+    /// The key of `kind` (directory, page, tombstones or their list) of a run and its n-th part.
     pub(super) fn key(&self, kind: u8, run: u64, part: u32) -> Vec<u8> {
         let mut key = self.prefix(kind);
         key.extend_from_slice(&run.to_be_bytes());
@@ -115,8 +123,8 @@ impl SlotKey {
         key
     }
 
-    /// Reads a directory key.
-    pub(super) fn parse_directory(key: &[u8]) -> Option<(Self, u64, u32)> {
+    /// Reads such a key.
+    pub(super) fn parse(key: &[u8]) -> Option<(Self, u64, u32)> {
         let key: &[u8; 26] = key.try_into().ok()?;
         let slot = Self {
             topic: TopicId(u32::from_be_bytes(std::array::from_fn(|i| key[1 + i]))),

@@ -9,12 +9,13 @@ use std::ops::ControlFlow;
 use crate::queue::change::{DedupRecord, Finished};
 
 use super::codec::{Malformed, seal_of};
-use super::keys::{DIRECTORY, TOPIC, TOTALS};
+use super::keys::{DIRECTORY, INDEX_LIST, TOMBSTONES_LIST, TOPIC, TOTALS};
 use super::kv::{Batch, KvRead};
 use super::page::PagesError;
 use super::runs::Remembered;
 
-const KINDS: [u8; 5] = [TOPIC, TOTALS, DIRECTORY, Finished::INDEX_KIND, DedupRecord::INDEX_KIND];
+const KINDS: [u8; 7] =
+    [TOPIC, TOTALS, DIRECTORY, TOMBSTONES_LIST, Finished::INDEX_KIND, DedupRecord::INDEX_KIND, INDEX_LIST];
 
 /// The checksums of all listed values, and the digest of them.
 #[derive(Clone, Debug, Default)]

@@ -24,11 +24,14 @@
 mod chain;
 mod codec;
 mod committer;
+mod compact;
+mod counts;
 mod directory;
 pub mod doubles;
 mod folder;
 mod generation;
 mod home;
+mod index;
 mod journal;
 mod keys;
 mod kv;
@@ -42,10 +45,15 @@ mod pages_sled;
 mod reader;
 mod records;
 mod recover;
+mod removals;
 mod runs;
 mod segment;
+mod state;
 #[cfg(test)]
 mod tests;
+mod tombstones;
+mod walk;
+mod writer;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -3,16 +3,22 @@
 //! A reader sees the pages as of one fold and follows with [`Reader::apply`]. Pages never change and their keys
 //! are never used twice, so as long as what the reader knows exists, what it reads is of that fold.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
+use super::counts;
 use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
+use super::keys::Level;
 use super::kv::KvRead;
-use super::page::PagesError;
+use super::page::{Order, PageRecord, PagesError, read_page, sort_time};
+use super::state::PagesState;
+use super::tombstones::TombstoneCache;
+use super::walk::{Step, Stock, Walk};
 
 /// A part of the pages cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,39 +39,72 @@ pub enum ReadError {
 pub struct Reader {
     kv: Box<dyn KvRead>,
     directory: Directory,
-    fold: u64,
+    state: PagesState,
+    tombstones: TombstoneCache,
+    cursors: BTreeMap<TopicId, Cursor>,
+    /// Counts loads, to tell which cursor was used last.
+    loads: u64,
     _lock: Option<Arc<HomeLock>>,
 }
 
+/// A load that may go on.
+struct Cursor {
+    walk: Walk,
+    /// Where it goes on.
+    next: Order,
+    /// The load that used it last.
+    used: u64,
+}
+
+/// Pages, or chunks of messages, that one load reads at most.
+const MAX_READS: usize = 200;
+/// Pages that all cursors together hold, each with its records about 9 KB.
+const MAX_LOADED: usize = 2_048;
+
 impl Reader {
-    pub(super) fn new(kv: Box<dyn KvRead>, directory: Directory, fold: u64, lock: Option<Arc<HomeLock>>) -> Self {
-        Self { kv, directory, fold, _lock: lock }
+    pub(super) fn new(
+        kv: Box<dyn KvRead>,
+        directory: Directory,
+        state: PagesState,
+        lock: Option<Arc<HomeLock>>,
+    ) -> Self {
+        let tombstones = TombstoneCache::default();
+        Self { kv, directory, state, tombstones, cursors: BTreeMap::new(), loads: 0, _lock: lock }
     }
 
     /// The fold whose pages it reads.
     pub fn fold(&self) -> u64 {
-        self.fold
+        self.state.mark.fold
     }
 
     /// Follows a fold or a compaction. Every one is to be applied, in order.
     pub fn apply(&mut self, delta: &DirectoryDelta) {
+        assert_eq!(delta.run, self.state.run + 1, "a reader follows every change of the pages");
         self.directory.apply(delta);
-        self.fold = delta.fold();
+        (self.state.mark.fold, self.state.run) = (delta.fold, delta.run);
+        for slot in delta.slots.keys() {
+            self.cursors.remove(&slot.topic);
+        }
     }
 
     /// The waiting messages of a topic in their order, from a place in it on. One call reads a bounded number of
-    /// pages, so it may give fewer messages than asked for and less than there are; the frontier is then how far
-    /// it came.
+    /// pages, so it may give fewer messages than asked for and than there are; the frontier is then how far it
+    /// came. Going on from the frontier costs no page twice.
     ///
     /// # Errors
     /// [`ReadError`].
     pub fn load(&mut self, load: Load) -> Result<Loaded, ReadError> {
-        let order = |message: &Message| (message.progress.due_at, message.id.arrival);
-        let mut messages = self.all(load.topic)?;
-        messages.retain(|message| message.progress.dead.is_none() && order(message) >= load.from);
-        messages.sort_by_key(order);
-        let frontier = messages.get(load.max).map(order);
-        messages.truncate(load.max);
+        let Load { topic, from, max, .. } = load;
+        let cursor = self.cursors.remove(&topic).filter(|cursor| cursor.next == from);
+        let mut walk =
+            cursor.map_or_else(|| Walk::of_topic(&self.directory, topic, &Level::DUE, from), |cursor| cursor.walk);
+        let messages = self.walk_on(&mut walk, max, MAX_READS)?;
+        let frontier = walk.frontier();
+        if let Some(next) = frontier {
+            self.loads += 1;
+            self.cursors.insert(topic, Cursor { walk, next, used: self.loads });
+            self.forget_cursors();
+        }
         Ok(Loaded { load, messages, frontier })
     }
 
@@ -74,70 +113,99 @@ impl Reader {
     /// # Errors
     /// [`ReadError`].
     pub fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError> {
-        let mut messages = self.all(missing.topic)?;
-        messages.retain(|message| {
-            missing.candidates.contains(&(message.id.arrival, message.place()))
-                && missing.key.as_ref().is_none_or(|key| message.content.key.as_ref() == Some(key))
-        });
-        Ok(messages.into_iter().next())
+        for &(arrival, place) in &missing.candidates {
+            let found = self.message_at(missing.topic, place, arrival).map_err(|error| self.explain(&error))?;
+            let has_key =
+                |message: &Message| missing.key.is_none() || message.content.key.as_ref() == missing.key.as_ref();
+            if let Some(message) = found.filter(has_key) {
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
     }
 
-    /// Up to `limit` dead letters of a topic, by time of death and arrival number, from after `after` on.
+    /// Up to `limit` dead letters of a topic, by time of death and arrival number, after the place `after`.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn dead(
-        &mut self,
-        topic: TopicId,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Message>, ReadError> {
-        let order = |message: &Message| (message.progress.dead.map(|(_, at)| at), message.id.arrival);
-        let mut messages = self.all(topic)?;
-        messages.retain(|message| {
-            matches!(message.place(), Place::Dead(at) if after.is_none_or(|after| (at, message.id.arrival) > after))
-        });
-        messages.sort_by_key(order);
-        messages.truncate(limit);
-        Ok(messages)
+    pub fn dead(&mut self, topic: TopicId, after: Option<Order>, limit: usize) -> Result<Vec<Message>, ReadError> {
+        let from = match after {
+            None => (Timestamp::ZERO, 0),
+            Some((at, u64::MAX)) => (at.plus(1), 0),
+            Some((at, arrival)) => (at, arrival + 1),
+        };
+        let mut walk = Walk::of_topic(&self.directory, topic, &[Level::Dead], from);
+        self.walk_on(&mut walk, limit, usize::MAX)
     }
 
     /// How many waiting messages of a topic are at or after `from` in its order and due before `until`, exactly.
+    /// Only pages and tombstones on the two ends are read.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
-        let mut messages = self.all(topic)?;
-        messages.retain(|message| {
-            let due = message.progress.due_at;
-            message.progress.dead.is_none() && (due, message.id.arrival) >= from && due < until
-        });
-        Ok(messages.len() as u64)
+    pub fn due_counts(&mut self, topic: TopicId, from: Order, until: Timestamp) -> Result<u64, ReadError> {
+        let stock = Stock { kv: &*self.kv, directory: &self.directory, tombstones: &mut self.tombstones };
+        counts::due_between(stock, topic, from..(until, 0)).map_err(|error| self.explain(&error))
     }
 
-    /// How many waiting messages of a topic fall due in each span of `bucket_ms` from `from` on, over `buckets`
-    /// spans, by the directory alone: within a page the messages are taken to be spread evenly. All of the topic
-    /// together is exact.
+    /// How many waiting messages of a topic fall due in each of `buckets` spans of `bucket_ms` from `from` on, by
+    /// the directory alone: within a page the messages are taken to be spread evenly. What lies before and after
+    /// is left out; a span of time that covers the whole topic gives the exact sum.
     pub fn timeline(&self, topic: TopicId, from: Timestamp, bucket_ms: u64, buckets: usize) -> Vec<u64> {
-        let mut counts = vec![0; buckets];
-        for message in self.all(topic).unwrap_or_default() {
-            let due = message.progress.due_at;
-            let bucket = usize::try_from(due.since(from) / bucket_ms).unwrap_or(usize::MAX);
-            if let Some(count) = counts.get_mut(bucket).filter(|_| message.progress.dead.is_none() && due >= from) {
-                *count += 1;
+        counts::timeline(&self.directory, topic, from, bucket_ms, buckets)
+    }
+
+    fn walk_on(&mut self, walk: &mut Walk, max: usize, mut budget: usize) -> Result<Vec<Message>, ReadError> {
+        let mut messages = Vec::new();
+        let mut walk_on = || {
+            let mut stock = Stock { kv: &*self.kv, directory: &self.directory, tombstones: &mut self.tombstones };
+            while messages.len() < max {
+                let Step::Record(slot, record) = walk.step(&mut stock, &mut budget)? else { break };
+                messages.push(record.message(&*self.kv, &slot)?);
+                // Chunks count as pages, but a message is never left half read.
+                budget = budget.saturating_sub(record.chunks());
+                if budget == 0 {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        match walk_on() {
+            Ok(()) => Ok(messages),
+            Err(error) => Err(self.explain(&error)),
+        }
+    }
+
+    fn message_at(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Option<Message>, PagesError> {
+        let at = (sort_time(place), arrival);
+        for located in self.directory.candidates(topic, place, arrival) {
+            let (key, run) = (located.slot, located.run);
+            let slot = self.directory.slot(&key).expect("candidates are listed");
+            let entry = &slot.runs[&run].pages[located.page];
+            let records = read_page(&*self.kv, &key, run, located.page, entry)?;
+            let Some(record) = records.iter().find(|record| record.order == at) else { continue };
+            if self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at))?.is_empty() {
+                return PageRecord::message(record, &*self.kv, &key).map(Some);
             }
         }
-        counts
+        Ok(None)
     }
 
-    fn all(&self, topic: TopicId) -> Result<Vec<Message>, ReadError> {
-        let mut messages = Vec::new();
-        let read = self.directory.each_message(&*self.kv, &mut |message| {
-            if message.id.topic == topic {
-                messages.push(message);
-            }
-        });
-        read.map_err(|error: PagesError| ReadError::Damaged { what: error.to_string() })?;
-        Ok(messages)
+    /// What cannot be read is damaged, unless the pages have moved on.
+    fn explain(&self, error: &PagesError) -> ReadError {
+        match PagesState::load(&*self.kv) {
+            Ok(now) if now.run != self.state.run => ReadError::Overtaken,
+            _ => ReadError::Damaged { what: error.to_string() },
+        }
+    }
+
+    /// Lets go of the cursors that were not used for the longest time while all together hold too much.
+    fn forget_cursors(&mut self) {
+        let mut loaded: usize = self.cursors.values().map(|cursor| cursor.walk.loaded).sum();
+        while loaded > MAX_LOADED && self.cursors.len() > 1 {
+            let oldest = self.cursors.iter().min_by_key(|(_, cursor)| cursor.used).map(|(&topic, _)| topic);
+            let cursor = self.cursors.remove(&oldest.expect("there are two")).expect("it was just seen");
+            loaded -= cursor.walk.loaded;
+        }
     }
 }

@@ -12,9 +12,10 @@ use super::chain::{Chain, find_segments, go_on};
 use super::codec::{Malformed, Reader, unseal};
 use super::committer::{Committer, UnmarkedFold};
 use super::directory::Directory;
-use super::folder::{Folder, PagesState, remove_unfinished};
+use super::folder::Folder;
 use super::generation::Ledger;
 use super::home::{HomeLock, Identity};
+use super::index::{each_indexed, load_index_list};
 use super::journal::Journal;
 use super::keys::{TOPIC, TOTALS};
 use super::kv::{Kv, KvRead};
@@ -26,6 +27,8 @@ use super::options::StoreOptions;
 use super::page::PagesError;
 use super::records::{topic, totals};
 use super::runs::{each, load_index};
+use super::state::PagesState;
+use super::writer::remove_unfinished;
 
 /// An open store.
 pub struct Opened {
@@ -102,12 +105,14 @@ pub(super) fn open_locked(
 fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>) -> Result<Folder, OpenError> {
     let listing = Listing::load(&*kv, state.listing)?;
     let directory = Directory::load(&*kv)?;
+    let index = load_index_list(&*kv)?;
     let (ended, dedup) = (load_index::<Finished>(&*kv)?, load_index::<DedupRecord>(&*kv)?);
     let mut topics = BTreeMap::new();
     load(&*kv, TOPIC, "topic", topic, &mut |_, record: TopicRecord| {
         topics.insert(record.id, record);
     })?;
-    Ok(Folder { kv, directory, ended, dedup, topics, listing, mark: state.mark, lock })
+    let worn = directory.slots().map(|(&key, _)| key).collect();
+    Ok(Folder { kv, directory, index, ended, dedup, topics, listing, state: *state, worn, lock })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
@@ -124,7 +129,7 @@ fn unmarked_fold(chain: &Chain, log: &dyn SegmentLog, state: &PagesState) -> Res
     Ok(Some(UnmarkedFold { table: frozen.young, carry_before: state.carry_before }))
 }
 
-/// Everything as of the last fold.
+/// Everything as of the last fold; of what is in pages only how much it is, and where to find what must be found.
 fn restore_pages(
     folder: &Folder,
     chain: &Chain,
@@ -141,11 +146,18 @@ fn restore_pages(
         ledger.live += live(topic, &totals)?;
         sink(Restored::Totals(topic, totals));
     }
-    folder.directory.each_message(&*folder.kv, &mut |message| sink(Restored::Message(message)))?;
+    sink(Restored::Fold(folder.state.mark.fold));
+    let live = folder.directory.live();
+    for topic in folder.topics.keys().chain(live.keys()).copied().collect::<BTreeSet<_>>() {
+        let (waiting, dead) = live.get(&topic).copied().unwrap_or_default();
+        let first = folder.directory.first_waiting(topic).filter(|_| waiting > 0);
+        sink(Restored::Stored { topic, waiting, dead, first });
+    }
+    each_indexed(&*folder.kv, &folder.index, sink)?;
     let mut carried = HashSet::new();
     chain.each_change(log, &mut |logged, _| {
         match logged {
-            Logged::Carried { fold, message } if fold == folder.mark.fold => {
+            Logged::Carried { fold, message } if fold == folder.state.mark.fold => {
                 carried.insert(message.id.arrival);
                 sink(Restored::Message(message));
             }
@@ -282,7 +294,9 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
 
 /// The totals say how many messages live; pages and journal must hold as many.
 fn check_counts(directory: &Directory, ledger: &Ledger, unmarked: Option<&UnmarkedFold>) -> Result<(), OpenError> {
-    let mut found = directory.live();
+    let live_in_pages = directory.live().into_iter();
+    let mut found: BTreeMap<TopicId, u64> =
+        live_in_pages.map(|(topic, (waiting, dead))| (topic, waiting + dead)).collect();
     for message in unmarked.into_iter().flat_map(UnmarkedFold::to_carry) {
         if ledger.young.entry(message.id.arrival).is_none() {
             *found.entry(message.id.topic).or_default() += 1;

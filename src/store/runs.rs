@@ -11,7 +11,7 @@ use crate::queue::time::Timestamp;
 use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, seal, unseal};
 use super::keys::{MAX_VALUE_BYTES, parse_run_key, run_key, run_part_key};
 use super::kv::{Batch, KvRead};
-use super::page::PagesError;
+use super::page::{PagesError, Put};
 use super::records::{dedup, finished, put_dedup, put_finished, put_time, time};
 
 /// A record that is kept in runs.
@@ -146,7 +146,7 @@ pub(super) fn write_run<'a, R: Remembered + 'a>(
     topic: TopicId,
     run: u64,
     records: impl Iterator<Item = &'a R>,
-    put: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), PagesError>,
+    put: Put<'_>,
 ) -> Result<RunEntry, PagesError> {
     let mut entry = RunEntry { parts: 0, count: 0, latest: Timestamp::ZERO };
     let (mut payload, mut encoded) = (Vec::new(), Vec::new());

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use duewheel::pb::queue_service_client::QueueServiceClient;
 use duewheel::pb::{
-    ConsumeRequest, ConsumeResponse, ConsumeStart, Delivery, ExtendItem, NackItem, NackReason, SettlementResult, Settlements,
-    TopicWindow, consume_request, settlement_result,
+    ConsumeRequest, ConsumeResponse, ConsumeStart, Delivery, ExtendItem, NackItem, NackReason, SettlementResult,
+    Settlements, TopicWindow, consume_request, settlement_result,
 };
 use fastrand::Rng;
 use tokio::sync::mpsc;
@@ -28,7 +28,9 @@ pub(crate) async fn run(world: Arc<World>, seed: u64) {
         frames.send(request(consume_request::Frame::Start(start))).expect("the receiver is here");
         let opened = QueueServiceClient::new(channel).consume(UnboundedReceiverStream::new(outgoing)).await;
         if let Ok(stream) = opened {
-            Stream { world: &world, random: &mut random, frames, asked: VecDeque::new() }.serve(stream.into_inner()).await;
+            Stream { world: &world, random: &mut random, frames, asked: VecDeque::new() }
+                .serve(stream.into_inner())
+                .await;
         }
     }
 }
@@ -67,7 +69,8 @@ impl Stream<'_> {
         assert_eq!(delivery.key, format!("order-{number}"), "a body under the wrong key");
         self.world.ledger.delivered(number, delivery);
         let receipt = delivery.receipt.clone();
-        let nack = |reason: NackReason| NackItem { receipt: receipt.clone(), reason: reason as i32, ..NackItem::default() };
+        let nack =
+            |reason: NackReason| NackItem { receipt: receipt.clone(), reason: reason as i32, ..NackItem::default() };
         let mut settlements = Settlements::default();
         let is_draining = self.world.is_draining.load(Ordering::Relaxed);
         match self.random.u32(0..100) {

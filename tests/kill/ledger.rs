@@ -114,7 +114,8 @@ impl Ledger {
     pub(crate) fn some_confirmed(&self, random: &mut fastrand::Rng) -> Option<u64> {
         let book = self.book();
         let newest = book.next;
-        (newest > 0).then(|| newest - random.u64(0..newest.min(500)))
+        (newest > 0)
+            .then(|| newest - random.u64(0..newest.min(500)))
             .filter(|number| book.orders[number].confirmed_due_at.is_some())
     }
 
@@ -154,7 +155,11 @@ impl Ledger {
             book.next, book.open_at_kills
         );
         let produced = stats.produced;
-        assert!((confirmed..=book.next).contains(&produced), "{produced} produced, {confirmed} confirmed of {}", book.next);
+        assert!(
+            (confirmed..=book.next).contains(&produced),
+            "{produced} produced, {confirmed} confirmed of {}",
+            book.next
+        );
         assert_eq!(produced, stats.acked + stats.cancelled + stats.dead, "messages are not conserved: {stats:?}");
         assert!(stats.acked >= acked, "the broker counts {} acks, its clients {acked}", stats.acked);
         assert!(duplicates <= book.open_at_kills, "{duplicates} duplicates, {} in flight", book.open_at_kills);

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::queue::change::Change;
+use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::time::Timestamp;
-use crate::store::{Committer, FoldJob, Folder, StoreOptions, keys};
+use crate::store::{Committer, FoldDone, FoldJob, Folder, ReadError, Reader, StoreOptions, keys};
 
 use super::model::Model;
+use super::pages::{self, Paged};
 use super::samples::{START, Samples};
 use super::{Media, TINY};
 
@@ -18,7 +20,14 @@ struct Run {
     now: Timestamp,
     committer: Committer,
     folder: Folder,
+    reader: Reader,
     job: Option<FoldJob>,
+    /// The messages of the generation that is being folded and of those before.
+    frozen: Paged,
+    /// What must be in pages.
+    paged: Paged,
+    /// Some that were.
+    gone: Vec<Message>,
     /// All commits that were answered.
     durable: Model,
     /// And the one that was not.
@@ -43,6 +52,10 @@ struct Seen {
     torn: u64,
     clean: u64,
     left_pages: u64,
+    old_reads: u64,
+    overtaken: u64,
+    compactions: u64,
+    failed_compactions: u64,
 }
 
 impl Run {
@@ -54,9 +67,13 @@ impl Run {
             media,
             samples: Samples::new(seed),
             now: START,
+            reader: opened.folder.reader(),
             committer: opened.committer,
             folder: opened.folder,
             job: None,
+            frozen: Paged::new(),
+            paged: Paged::new(),
+            gone: Vec::new(),
             durable: Model::default(),
             in_flight: None,
             options,
@@ -98,6 +115,20 @@ impl Run {
         self.commit(&changes)
     }
 
+    fn freeze(&mut self) -> bool {
+        if self.job.is_none() {
+            self.job = self.committer.freeze(self.now);
+            self.frozen.clone_from(&self.durable.messages);
+        }
+        self.job.is_some()
+    }
+
+    fn freeze_if_full(&mut self) {
+        if self.committer.is_generation_full() {
+            self.freeze();
+        }
+    }
+
     fn fold(&mut self) -> bool {
         let Some(job) = self.job.take() else { return true };
         let Ok(done) = self.folder.run(job) else {
@@ -105,10 +136,63 @@ impl Run {
             return false;
         };
         self.seen.left_pages += done.left;
+        self.turn_pages(&done);
         let folded = self.committer.folded(done).is_ok();
         self.seen.folds += u64::from(folded);
         self.folds += u64::from(folded);
-        folded
+        folded && self.compact()
+    }
+
+    /// After a fold: what the reader gives is what was frozen, apart from what was carried.
+    fn turn_pages(&mut self, done: &FoldDone) {
+        let carried: BTreeSet<u64> = done.carried.iter().copied().collect();
+        for message in self.frozen.values().filter(|message| message.progress.cancel_on_lease_end) {
+            assert!(carried.contains(&message.id.arrival), "seed {}: it is cancelled when its lease ends", self.seed);
+        }
+        for arrival in &carried {
+            let message = &self.frozen[arrival];
+            let is_due =
+                matches!(message.place(), Place::Due(at) if at <= self.now.plus(self.options.carry_horizon_ms));
+            assert!(is_due || message.progress.cancel_on_lease_end, "seed {}: carried for no reason", self.seed);
+        }
+        let before = std::mem::replace(&mut self.paged, std::mem::take(&mut self.frozen));
+        self.paged.retain(|arrival, _| !carried.contains(arrival));
+        let left = before.into_values().filter(|old| self.paged.get(&old.id.arrival) != Some(old));
+        self.gone.splice(..0, left);
+        self.gone.truncate(200);
+        self.look_without_knowing();
+        self.reader.apply(&done.delta);
+        assert_eq!(self.reader.fold(), done.fold);
+        pages::check(&mut self.reader, &self.paged, &self.gone, &mut self.samples.chance);
+    }
+
+    /// A reader that was not told of the last change finds what was before it, or that it was overtaken.
+    fn look_without_knowing(&mut self) {
+        for topic in 1..=3 {
+            match pages::read_topic(&mut self.reader, TopicId(topic), 5) {
+                Ok(_) => self.seen.old_reads += 1,
+                Err(ReadError::Overtaken) => self.seen.overtaken += 1,
+                Err(error) => panic!("seed {}: {error}", self.seed),
+            }
+        }
+    }
+
+    fn compact(&mut self) -> bool {
+        loop {
+            match self.folder.compact() {
+                Ok(None) => return true,
+                Ok(Some(delta)) => {
+                    self.seen.compactions += 1;
+                    self.look_without_knowing();
+                    self.reader.apply(&delta);
+                    pages::check(&mut self.reader, &self.paged, &self.gone, &mut self.samples.chance);
+                }
+                Err(_) => {
+                    self.seen.failed_compactions += 1;
+                    return false;
+                }
+            }
+        }
     }
 
     /// Cuts the power, starts again and compares.
@@ -160,8 +244,14 @@ impl Run {
         self.durable.ended = restored.ended;
         self.durable.dedup = restored.dedup;
         assert!(opened.epoch > self.durable.epoch, "seed {seed}: an epoch is never used twice");
+        self.reader = opened.folder.reader();
         self.committer = opened.committer;
         self.folder = opened.folder;
+        self.paged = (1..=3)
+            .flat_map(|topic| pages::read_topic(&mut self.reader, TopicId(topic), 9).expect("reads"))
+            .map(|message| (message.id.arrival, message))
+            .collect();
+        self.gone.clear();
         assert!(self.commit(&[Change::Opened { epoch: opened.epoch, at: self.now }]), "seed {seed}");
     }
 
@@ -202,13 +292,11 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
                 }
                 4..10 => run.fold(),
                 10 if run.job.is_none() => {
-                    run.job = run.committer.freeze(run.now);
+                    run.freeze();
                     true
                 }
                 _ => {
-                    if run.job.is_none() {
-                        run.job = run.committer.fold_due(run.now);
-                    }
+                    run.freeze_if_full();
                     run.step()
                 }
             };
@@ -243,13 +331,13 @@ fn before_third_fold(seed: u64) -> Run {
     let mut run = Run::new(seed, TINY, if seed.is_multiple_of(2) { 9_000 } else { 200 });
     while run.folds < 2 {
         assert!(run.step());
-        run.job = run.committer.fold_due(run.now);
+        run.freeze_if_full();
         assert!(run.fold());
     }
     for _ in 0..12 {
         assert!(run.step());
     }
-    run.job = run.committer.freeze(run.now);
+    run.freeze();
     for _ in 0..3 {
         assert!(run.step());
     }
@@ -266,7 +354,7 @@ fn a_power_cut_between_any_two_steps_of_a_fold_loses_nothing() {
             let finished = run.fold();
             run.restart();
             // The interrupted fold is repeated over whatever it left behind.
-            run.job = run.committer.freeze(run.now);
+            run.freeze();
             assert!(run.fold(), "seed {seed}");
             run.restart();
             if finished {
@@ -285,7 +373,7 @@ fn a_power_cut_at_any_write_of_completing_a_fold_loses_nothing() {
             run.media.log.fail_after(Some(calls));
             let finished = run.fold();
             run.restart();
-            run.job = run.committer.freeze(run.now);
+            run.freeze();
             assert!(run.fold(), "seed {seed}");
             run.restart();
             if finished {
@@ -302,7 +390,7 @@ fn a_power_cut_after_every_commit_restores_exactly_the_commits_before() {
         for _ in 0..60 {
             assert!(run.step());
             if run.job.is_none() {
-                run.job = run.committer.fold_due(run.now);
+                run.freeze_if_full();
             } else if run.samples.below(3) == 0 {
                 assert!(run.fold());
             }
@@ -322,9 +410,13 @@ fn fork(run: &Run) -> Run {
         media,
         samples: Samples::new(run.seed),
         now: run.now,
+        reader: opened.folder.reader(),
         committer: opened.committer,
         folder: opened.folder,
         job: None,
+        frozen: Paged::new(),
+        paged: Paged::new(),
+        gone: Vec::new(),
         durable: run.durable.clone(),
         in_flight: None,
         options: run.options,
@@ -346,7 +438,7 @@ fn a_fold_leaves_no_garbage_behind_even_after_one_that_was_interrupted() {
             // Twice, since the first may only be the completion of the interrupted one.
             for _ in 0..2 {
                 while run.job.is_none() {
-                    run.job = run.committer.freeze(run.now);
+                    run.freeze();
                     assert!(run.job.is_some() || run.step());
                 }
                 assert!(run.fold());
@@ -386,7 +478,7 @@ fn every_commit_is_one_write_and_one_sync() {
     let mut run = Run::new(1, roomy, 200);
     for n in 0..50 {
         if n == 25 {
-            run.job = run.committer.freeze(run.now);
+            run.freeze();
         }
         let before = run.media.log.calls();
         assert!(run.step());
@@ -404,7 +496,7 @@ fn every_commit_is_one_write_and_one_sync() {
 fn a_move_that_is_more_than_a_difference_is_written_whole() {
     for seed in 0..50 {
         let mut run = Run::new(seed, TINY, 200);
-        let produced = run.samples.produce(crate::queue::message::TopicId(1), START, 200);
+        let produced = run.samples.produce(TopicId(1), START, 200);
         let Change::Produced(before) = produced.clone() else { unreachable!("a produce") };
         assert!(run.commit(&[produced]));
         let mut message = before.clone();

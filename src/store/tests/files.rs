@@ -10,11 +10,13 @@ use crate::store::{OpenError, Opened, StoreOptions, open};
 
 use super::TINY;
 use super::model::Model;
+use super::pages;
 use super::samples::{START, Samples};
 
 fn try_open(path: &Path) -> Result<(Opened, Model), OpenError> {
-    let mut model = Model::default();
-    let opened = open(path, TINY, &mut |restored| model.restore(restored))?;
+    let mut all = Vec::new();
+    let opened = open(path, TINY, &mut |restored| all.push(restored))?;
+    let model = pages::restore(&opened, all)?;
     Ok((opened, model))
 }
 

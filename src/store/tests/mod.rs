@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod files;
 mod model;
+mod pages;
 mod round_trips;
 mod samples;
 
@@ -34,9 +35,10 @@ const TINY: StoreOptions = StoreOptions {
 impl Media {
     fn open(&self, options: StoreOptions) -> Result<(Opened, Model), OpenError> {
         let identity = Identity { store: [7; 16], secret: [9; 16] };
-        let mut model = Model::default();
+        let mut all = Vec::new();
         let (log, kv) = (Box::new(self.log.clone()), Box::new(self.kv.clone()));
-        let opened = open_with(log, kv, identity, options, &mut |restored| model.restore(restored))?;
+        let opened = open_with(log, kv, identity, options, &mut |restored| all.push(restored))?;
+        let model = pages::restore(&opened, all)?;
         Ok((opened, model))
     }
 

@@ -28,6 +28,7 @@ impl Model {
         match restored {
             Restored::Topic(topic) => assert!(self.topics.insert(topic.id, topic).is_none()),
             Restored::Totals(topic, totals) => assert!(self.totals.insert(topic, totals).is_none()),
+            // What is in pages is compared where it is read.
             Restored::Fold(_) | Restored::Stored { .. } | Restored::Index { .. } => {}
             Restored::Message(message) => {
                 let twice = self.messages.insert(message.id.arrival, message);

@@ -140,6 +140,6 @@ fn slot_keys_sort_by_topic_level_and_time_and_read_back() {
     let encoded: Vec<_> = sorted.iter().map(|slot| slot.key(4, 9, 2)).collect();
     assert!(encoded.is_sorted());
     for (slot, bytes) in sorted.iter().zip(&encoded) {
-        assert_eq!(SlotKey::parse_directory(bytes), Some((*slot, 9, 2)));
+        assert_eq!(SlotKey::parse(bytes), Some((*slot, 9, 2)));
     }
 }

@@ -1,0 +1,134 @@
+//! Compaction: runs of a slot of which much is dead, or of which there are very many, are written again as one.
+//!
+//! It uses the steps of a fold: data under a run number of its own, durable, then one batch that makes it count.
+//! What is rewritten is what lives, so a compaction changes no answer. One step does a bounded amount of work,
+//! since no fold can run meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::codec::Malformed;
+use super::directory::{DirectoryDelta, Run, Slot};
+use super::folder::{FoldError, Folder};
+use super::keys::{Level, SlotKey};
+use super::kv::Batch;
+use super::page::{Packer, PagesError, Put};
+use super::state::PagesState;
+use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
+use super::walk::{Step, Stock, Walk};
+use super::writer::RunWriter;
+
+/// Pages that one step rewrites at most, unless a single run has more.
+const MAX_PAGES: usize = 2_000;
+/// More runs than this are rewritten as one if their pages are few.
+const MAX_RUNS: usize = 64;
+
+impl Folder {
+    /// Rewrites a bounded part of the pages if much of it is dead; `None`: there is nothing to do. To be called
+    /// again until then, between folds. What it gives is for readers to follow.
+    ///
+    /// # Errors
+    /// [`FoldError`]; the folder is of no use any more.
+    pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
+        while let Some(key) = self.worn.pop_first() {
+            let Some(slot) = self.directory.slot(&key).map(Arc::clone) else { continue };
+            let runs = self.worn_runs(&key, &slot);
+            if runs.is_empty() {
+                continue;
+            }
+            let fold = self.state.mark.fold;
+            let delta = self.rewrite(key, &slot, &runs).map_err(|problem| FoldError { fold, problem })?;
+            self.worn.insert(key);
+            return Ok(Some(Arc::new(delta)));
+        }
+        Ok(None)
+    }
+
+    /// The runs of a slot that are to be rewritten together.
+    fn worn_runs(&self, key: &SlotKey, slot: &Slot) -> Vec<u64> {
+        // What is due already is usually gone soon, so that rewriting it would be for nothing.
+        let is_due = key.level != Level::Dead && key.start < self.state.carry_before.as_millis();
+        let is_worn = |run: &Run| if is_due { run.live() * 8 < run.count } else { run.dead * 2 > run.count };
+        let mut pages = 0;
+        let worn: Vec<u64> = slot
+            .runs
+            .iter()
+            .filter(|(_, run)| is_worn(run))
+            .take_while(|(_, run)| {
+                let is_first = pages == 0;
+                pages += if run.live() == 0 { 0 } else { run.pages.len() };
+                is_first || pages <= MAX_PAGES
+            })
+            .map(|(&run, _)| run)
+            .collect();
+        let with_pages = || slot.runs.iter().filter(|(_, run)| !run.pages.is_empty());
+        let is_tiny = || with_pages().map(|(_, run)| run.pages.len()).sum::<usize>() < MAX_PAGES;
+        if worn.is_empty() && with_pages().count() > MAX_RUNS && is_tiny() {
+            return with_pages().map(|(&run, _)| run).collect();
+        }
+        worn
+    }
+
+    fn rewrite(&mut self, key: SlotKey, slot: &Arc<Slot>, runs: &[u64]) -> Result<DirectoryDelta, PagesError> {
+        let run = self.state.run + 1;
+        let kv = self.kv.reader();
+        let mut tombstones = TombstoneCache::default();
+        let mut last = Batch::default();
+        let mut writer = RunWriter::new(&mut *self.kv, run);
+        let put: Put<'_> = &mut |key, value| writer.put(key, value);
+        let mut packer = Packer::new(key, run);
+        let mut walk = Walk::of_runs(key, slot, runs);
+        let mut stock = Stock { kv: &*kv, directory: &self.directory, tombstones: &mut tombstones };
+        let mut count = 0;
+        let mut budget = usize::MAX;
+        while let Step::Record(_, record) = walk.step(&mut stock, &mut budget)? {
+            packer.add_record(&record, put)?;
+            count += 1;
+        }
+        let pages = packer.finish(put)?;
+        if count != runs.iter().map(|run| slot.runs[run].live()).sum::<u64>() {
+            let problem = Malformed("its tombstones do not match its pages");
+            return Err(PagesError::damaged(format!("slot {key:?}"))(problem));
+        }
+        let (writers, remaining) = remaining_tombstones(&mut stock, &key, slot, runs)?;
+        let graves = if remaining.is_empty() { Graves::default() } else { put_tombstones(&key, run, &remaining, put)? };
+        writer.finish(&mut last)?;
+        let mut slot = Slot::clone(slot);
+        for by in writers {
+            slot.drop_graves(&key, by, &mut last);
+        }
+        for &run in runs {
+            slot.drop_run(&key, run, &mut last);
+        }
+        if !pages.is_empty() || !graves.parts.is_empty() {
+            slot.list(&key, run, pages, graves, &mut last);
+        }
+        slot.count().map_err(PagesError::damaged(format!("slot {key:?}")))?;
+        let slot = (!slot.runs.is_empty()).then(|| Arc::new(slot));
+        let delta = DirectoryDelta { fold: self.state.mark.fold, run, slots: BTreeMap::from([(key, slot)]) };
+        self.complete(last, PagesState { run, ..self.state }, &delta)?;
+        Ok(delta)
+    }
+}
+
+/// The runs whose tombstones are affected when `runs` go, and those of their tombstones that are still needed.
+fn remaining_tombstones(
+    stock: &mut Stock<'_>,
+    key: &SlotKey,
+    slot: &Slot,
+    runs: &[u64],
+) -> Result<(Vec<u64>, Vec<Tombstone>), PagesError> {
+    let (mut writers, mut remaining) = (Vec::new(), Vec::new());
+    for (&by, graves) in slot.runs.iter().filter_map(|(by, run)| Some((by, run.graves.as_ref()?))) {
+        if !runs.contains(&by) && !runs.iter().any(|&run| graves.kills_in(run)) {
+            continue;
+        }
+        writers.push(by);
+        for (n, part) in graves.parts.iter().enumerate() {
+            let tombstones = stock.tombstones.part(stock.kv, (*key, by, n), part)?;
+            remaining.extend(tombstones.iter().copied().filter(|(_, killed)| !runs.contains(killed)));
+        }
+    }
+    remaining.sort_unstable();
+    Ok((writers, remaining))
+}

@@ -1,0 +1,112 @@
+//! What one fold does to the directory: the copies of messages that left their page, and the pages it added.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::queue::message::{Place, TopicId};
+
+use super::directory::{Directory, Located, Slot};
+use super::keys::SlotKey;
+use super::kv::{Batch, KvRead};
+use super::page::{Order, PageEntry, PagesError, Put, read_page, sort_time};
+use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
+
+/// Finds and collects the copies that a fold makes invalid.
+pub(super) struct Removals<'a> {
+    kv: &'a dyn KvRead,
+    directory: &'a Directory,
+    dead: BTreeMap<SlotKey, Vec<Tombstone>>,
+    /// Positions in pages that were read to tell copies apart.
+    read_pages: HashMap<(SlotKey, u64, usize), HashSet<Order>>,
+    tombstones: TombstoneCache,
+}
+
+impl<'a> Removals<'a> {
+    pub(super) fn new(kv: &'a dyn KvRead, directory: &'a Directory) -> Self {
+        let (dead, read_pages, tombstones) = (BTreeMap::new(), HashMap::new(), TombstoneCache::default());
+        Self { kv, directory, dead, read_pages, tombstones }
+    }
+
+    /// Marks the copy of a message in the pages as gone.
+    pub(super) fn remove(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Located, PagesError> {
+        let located = self.locate(topic, place, arrival)?;
+        let tombstone = ((sort_time(place), arrival), located.run);
+        self.dead.entry(located.slot).or_default().push(tombstone);
+        Ok(located)
+    }
+
+    /// Finds a message in the pages. The directory leaves one page in the usual case; only if there are more
+    /// candidates are they read.
+    fn locate(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Located, PagesError> {
+        let at = (sort_time(place), arrival);
+        let mut candidates = self.directory.candidates(topic, place, arrival);
+        if candidates.len() > 1 {
+            let mut holding = Vec::new();
+            for candidate in candidates {
+                if self.holds(&candidate, at)? {
+                    holding.push(candidate);
+                }
+            }
+            candidates = holding;
+        }
+        match candidates[..] {
+            [located] => Ok(located),
+            _ => Err(PagesError::Damaged {
+                what: format!("message {arrival} of topic {} at {place:?}", topic.0),
+                problem: "the pages do not hold exactly one copy",
+            }),
+        }
+    }
+
+    /// True if the page holds a copy there that no tombstone killed.
+    fn holds(&mut self, candidate: &Located, at: Order) -> Result<bool, PagesError> {
+        let Located { slot: key, run, page, .. } = *candidate;
+        let slot = self.directory.slot(&key).expect("candidates are listed");
+        // Removals come in the order of the pages, so dropping old positions costs few repeated reads.
+        if self.read_pages.len() > 4096 {
+            self.read_pages.clear();
+        }
+        let positions = match self.read_pages.entry((key, run, page)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let records = read_page(self.kv, &key, run, page, &slot.runs[&run].pages[page])?;
+                entry.insert(records.iter().map(|record| record.order).collect())
+            }
+        };
+        if !positions.contains(&at) {
+            return Ok(false);
+        }
+        Ok(self.tombstones.dead_between(self.kv, (&key, slot), run, (at, at))?.is_empty())
+    }
+
+    /// Writes the tombstones with `put`, and the lists of run `run` with its new pages into `last`; gives the
+    /// touched slots as they are then.
+    pub(super) fn finish(
+        self,
+        run: u64,
+        mut new_pages: BTreeMap<SlotKey, Vec<PageEntry>>,
+        put: Put<'_>,
+        last: &mut Batch,
+    ) -> Result<BTreeMap<SlotKey, Option<Arc<Slot>>>, PagesError> {
+        let Self { directory, mut dead, .. } = self;
+        let touched: BTreeSet<SlotKey> = new_pages.keys().chain(dead.keys()).copied().collect();
+        let mut changed = BTreeMap::new();
+        for key in touched {
+            let pages = new_pages.remove(&key).unwrap_or_default();
+            let mut dead = dead.remove(&key).unwrap_or_default();
+            let mut slot = directory.slot(&key).map(|slot| Slot::clone(slot)).unwrap_or_default();
+            if pages.is_empty() && slot.live == dead.len() as u64 {
+                slot.drop_all(&key, last);
+                changed.insert(key, None);
+                continue;
+            }
+            dead.sort_unstable();
+            let graves = if dead.is_empty() { Graves::default() } else { put_tombstones(&key, run, &dead, put)? };
+            slot.list(&key, run, pages, graves, last);
+            slot.count().map_err(PagesError::damaged(format!("slot {key:?}")))?;
+            changed.insert(key, Some(Arc::new(slot)));
+        }
+        Ok(changed)
+    }
+}

@@ -1,0 +1,161 @@
+//! What a reader gives, compared with the messages that must be in pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::queue::change::Restored;
+use crate::queue::far::{Load, Missing};
+use crate::queue::key_hash;
+use crate::queue::message::{Message, MessageId, Place, TopicId};
+use crate::queue::time::Timestamp;
+use crate::store::doubles::Chance;
+use crate::store::{OpenError, Opened, ReadError, Reader};
+
+use super::model::Model;
+
+/// Messages in pages, by arrival number.
+pub(super) type Paged = BTreeMap<u64, Message>;
+
+type Order = (Timestamp, u64);
+
+fn order(message: &Message) -> Order {
+    let (Place::Due(at) | Place::Dead(at)) = message.place();
+    (at, message.id.arrival)
+}
+
+fn is_waiting(message: &Message) -> bool {
+    matches!(message.place(), Place::Due(_))
+}
+
+/// Everything that the pages of a topic hold, read in steps of `max` messages.
+pub(super) fn read_topic(reader: &mut Reader, topic: TopicId, max: usize) -> Result<Vec<Message>, ReadError> {
+    let mut messages: Vec<Message> = Vec::new();
+    let mut next = Some((Timestamp::ZERO, 0));
+    while let Some(from) = next {
+        let load = Load { topic, from, max, fold: reader.fold() };
+        let loaded = reader.load(load)?;
+        assert_eq!(loaded.load, load);
+        assert!(loaded.messages.len() <= max && loaded.messages.iter().all(|message| order(message) >= from));
+        let last = loaded.messages.last().map(order);
+        assert!(loaded.frontier.is_none_or(|frontier| last.is_none_or(|last| frontier > last) && frontier >= from));
+        messages.extend(loaded.messages);
+        next = loaded.frontier;
+    }
+    assert!(messages.is_sorted_by(|a, b| order(a) < order(b)) && messages.iter().all(is_waiting));
+    let waiting = messages.len();
+    let mut after = None;
+    loop {
+        let dead = reader.dead(topic, after, max)?;
+        assert!(dead.iter().all(|message| !is_waiting(message) && after.is_none_or(|after| order(message) > after)));
+        let Some(last) = dead.last() else { break };
+        after = Some(order(last));
+        messages.extend(dead);
+    }
+    assert!(messages[waiting..].is_sorted_by(|a, b| order(a) < order(b)));
+    Ok(messages)
+}
+
+/// What was restored as a model: the pages are read, and what was said of them must be so.
+pub(super) fn restore(opened: &Opened, all: Vec<Restored>) -> Result<Model, OpenError> {
+    let mut model = Model::default();
+    let damaged = |error: ReadError| OpenError::PagesDamaged { what: error.to_string() };
+    let mut reader = opened.folder.reader();
+    let (mut paged, mut index) = (Paged::new(), BTreeMap::new());
+    let (changes, state): (Vec<_>, Vec<_>) = all.into_iter().partition(|item| matches!(item, Restored::Change(_)));
+    for item in state {
+        match item {
+            Restored::Fold(fold) => assert_eq!(fold, reader.fold()),
+            Restored::Stored { topic, waiting, dead, first } => {
+                let messages = read_topic(&mut reader, topic, 7).map_err(damaged)?;
+                let count = messages.iter().filter(|message| is_waiting(message)).count();
+                assert_eq!((waiting, dead), (count as u64, (messages.len() - count) as u64));
+                let found = messages.iter().filter(|message| is_waiting(message)).map(order).min();
+                assert!(first.is_some() == found.is_some() && first <= found, "{first:?} and {found:?}");
+                paged.extend(messages.into_iter().map(|message| (message.id.arrival, message)));
+            }
+            Restored::Index { id, place, key_hash } => {
+                assert!(index.insert(id, (place, key_hash)).is_none(), "{id} twice in the index");
+            }
+            item => model.restore(item),
+        }
+    }
+    assert_eq!(index, expected_index(&paged));
+    for item in paged.into_values().map(Restored::Message).chain(changes) {
+        model.restore(item);
+    }
+    Ok(model)
+}
+
+fn expected_index(paged: &Paged) -> BTreeMap<MessageId, (Place, Option<u64>)> {
+    let entry = |message: &Message| {
+        let key = message.content.key.as_ref().filter(|_| message.progress.holds_key).map(key_hash);
+        let is_needed = key.is_some() || message.place() != Place::Due(message.id.birth_due);
+        is_needed.then(|| (message.id, (message.place(), key)))
+    };
+    paged.values().filter_map(entry).collect()
+}
+
+/// Everything that `reader` answers, compared with the messages that must be in pages and with some that were there
+/// once.
+pub(super) fn check(reader: &mut Reader, paged: &Paged, gone: &[Message], chance: &mut Chance) {
+    let topics: BTreeSet<TopicId> = paged.values().chain(gone).map(|message| message.id.topic).collect();
+    for topic in topics {
+        let of_topic = || paged.values().filter(|message| message.id.topic == topic);
+        let max = 1 + usize::try_from(chance.below(30)).expect("small");
+        let read = read_topic(reader, topic, max).expect("reads");
+        let (mut waiting, mut dead): (Vec<&Message>, Vec<_>) = of_topic().partition(|message| is_waiting(message));
+        waiting.sort_by_key(|message| order(message));
+        dead.sort_by_key(|message| order(message));
+        assert!(read.iter().eq(waiting.iter().copied().chain(dead)), "topic {}", topic.0);
+        check_counts(reader, topic, &waiting, chance);
+        if !waiting.is_empty() {
+            // From the middle, and so not where the last load ended.
+            let at = usize::try_from(chance.below(waiting.len() as u64)).expect("small");
+            let load = Load { topic, from: order(waiting[at]), max, fold: reader.fold() };
+            let loaded = reader.load(load).expect("reads");
+            assert!(loaded.messages.iter().eq(waiting[at..].iter().copied().take(loaded.messages.len())));
+            assert!(!loaded.messages.is_empty());
+        }
+    }
+    for message in paged.values() {
+        check_find(reader, message, true);
+    }
+    for message in gone {
+        let is_there = paged.get(&message.id.arrival).is_some_and(|paged| paged.place() == message.place());
+        if !is_there {
+            check_find(reader, message, false);
+        }
+    }
+}
+
+fn check_find(reader: &mut Reader, message: &Message, is_there: bool) {
+    let candidate = (message.id.arrival, message.place());
+    let elsewhere = (message.id.arrival ^ 1, message.place());
+    let missing = |candidates, key| Missing { topic: message.id.topic, candidates, key };
+    let expected = is_there.then_some(message);
+    let key = message.content.key.clone();
+    for missing in [missing(vec![candidate], None), missing(vec![elsewhere, candidate], key.clone())] {
+        assert_eq!(reader.find(&missing).expect("reads").as_ref(), expected, "{missing:?}");
+    }
+    let other = crate::queue::values::Key::parse("another key").expect("a key");
+    assert_eq!(reader.find(&missing(vec![candidate], Some(other))), Ok(None));
+}
+
+fn check_counts(reader: &mut Reader, topic: TopicId, waiting: &[&Message], chance: &mut Chance) {
+    let mut ends = vec![(Timestamp::ZERO, 0), (Timestamp::MAX, 0)];
+    for _ in 0..6.min(waiting.len()) {
+        let (at, arrival) = order(waiting[usize::try_from(chance.below(waiting.len() as u64)).expect("small")]);
+        ends.push((at.plus(chance.below(3)), if chance.below(2) == 0 { arrival } else { 0 }));
+    }
+    for &from in &ends {
+        for &(until, _) in &ends {
+            let expected = waiting.iter().filter(|message| order(message) >= from && order(message).0 < until).count();
+            assert_eq!(reader.due_counts(topic, from, until), Ok(expected as u64), "{from:?} to {until}");
+        }
+    }
+    let start = Timestamp::from_millis(super::samples::START.as_millis() - 1_000_000);
+    let bucket = [700, 60_000, 5_000_000, 86_400_000][usize::try_from(chance.below(4)).expect("small")];
+    let counts = reader.timeline(topic, start, bucket, 2_000);
+    assert!(counts.iter().sum::<u64>() <= waiting.len() as u64);
+    let counts = reader.timeline(topic, start, 86_400_000, 2_000);
+    assert_eq!(counts.iter().sum::<u64>(), waiting.len() as u64, "all of a topic is exact");
+}
