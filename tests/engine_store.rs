@@ -7,48 +7,16 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use duewheel::clock::{Clock, ManualTime, StepPolicy};
-use duewheel::engine::{CommitFailure, Commits, EngineHandle, EngineSettings, Parts, Status, start};
-use duewheel::queue::change::Change;
+use duewheel::clock::{ManualTime, StepPolicy};
+use duewheel::engine::{EngineHandle, EngineSettings, Parts, Status, start};
+use duewheel::queue::Restore;
 use duewheel::queue::command::{Command, Reply};
 use duewheel::queue::limits::Limits;
-use duewheel::queue::receipt::ReceiptKey;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
-use duewheel::queue::{Effects, Restore};
-use duewheel::store::{self, Committer, FoldDone, FoldJob, Folder, StoreOptions};
+use duewheel::store::{self, StoreOptions};
 
 use engine_support::{START_MS, fetch, produce, topic};
-
-/// A committer that folds as soon as there is a little.
-struct Disk {
-    committer: Committer,
-    clock: Clock,
-}
-
-impl Commits for Disk {
-    type Folds = Folder;
-
-    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
-        Ok(self.committer.commit(changes)?)
-    }
-
-    fn fold_due(&mut self) -> Option<FoldJob> {
-        self.committer.fold_due(self.clock.now())
-    }
-
-    fn folded(&mut self, done: FoldDone) -> Result<(), CommitFailure> {
-        Ok(self.committer.folded(done)?)
-    }
-
-    fn journal_bytes(&self) -> u64 {
-        self.committer.journal_bytes()
-    }
-
-    fn pressure(&self) -> f64 {
-        self.committer.pressure()
-    }
-}
 
 /// Starts an engine on the directory. Also gives the folds that the store has seen before.
 fn open(directory: &Path, time: &ManualTime) -> (EngineHandle, u64) {
@@ -64,16 +32,9 @@ fn open(directory: &Path, time: &ManualTime) -> (EngineHandle, u64) {
     let mut restore = Restore::new(Limits::default());
     let opened = store::open(directory, options, &mut |restored| restore.record(restored)).expect("it opens");
     let folds = opened.committer.folds();
-    let mut effects = Effects::default();
-    let queue = restore.finish(clock.now(), &mut effects);
-    assert_eq!(queue.epoch(), opened.epoch, "queue and store agree on the number of the run");
-    let parts = Parts {
-        queue,
-        opening: effects.changes,
-        commits: Disk { committer: opened.committer, clock: clock.clone() },
-        folds: opened.folder,
-        receipt_key: ReceiptKey::new(opened.identity.secret),
-    };
+    let epoch = opened.epoch;
+    let parts = Parts::on_store(opened, restore, &clock);
+    assert_eq!(parts.queue.epoch(), epoch, "queue and store agree on the number of the run");
     (start(EngineSettings::default(), parts, clock).expect("it starts"), folds)
 }
 

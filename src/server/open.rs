@@ -1,11 +1,9 @@
 //! Joins store and engine: restores the queue from the data directory and starts the engine on it.
 
 use crate::clock::Clock;
-use crate::engine::{CommitFailure, Commits, EngineHandle, Folded, Folds, Parts, Reads, start};
-use crate::queue::change::Change;
-use crate::queue::receipt::ReceiptKey;
-use crate::queue::{Effects, Restore};
-use crate::store::{self, Committer, FoldDone, FoldJob, Folder, OpenError};
+use crate::engine::{EngineHandle, Parts, start};
+use crate::queue::Restore;
+use crate::store::{self, OpenError};
 
 use super::error::OpenFailure;
 use super::settings::Settings;
@@ -19,12 +17,7 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     if let Some((segment, offset)) = &opened.torn {
         tracing::warn!(%segment, offset, "the journal ended in a commit that was never answered; it was dropped");
     }
-    let mut effects = Effects::default();
-    let queue = restore.finish(clock.now(), &mut effects);
-    let commits = Journal { committer: opened.committer, clock: clock.clone() };
-    let receipt_key = ReceiptKey::new(opened.identity.secret);
-    let pages = [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>);
-    let parts = Parts { queue, opening: effects.changes, commits, folds: opened.folder, pages, receipt_key };
+    let parts = Parts::on_store(opened, restore, &clock);
     start(settings.engine, parts, clock).map_err(|error| OpenFailure::Failed(Box::new(error)))
 }
 
@@ -38,50 +31,5 @@ fn refused(error: OpenError) -> OpenFailure {
         | OpenError::UnknownFormat { .. }
         | OpenError::NewerFormat { .. } => OpenFailure::Configuration(Box::new(error)),
         _ => OpenFailure::Failed(Box::new(error)),
-    }
-}
-
-/// The committer with the clock that its folds need.
-struct Journal {
-    committer: Committer,
-    clock: Clock,
-}
-
-impl Commits for Journal {
-    type Folds = Folder;
-
-    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
-        Ok(self.committer.commit(changes)?)
-    }
-
-    fn is_full(&self) -> bool {
-        self.committer.is_generation_full()
-    }
-
-    fn freeze(&mut self) -> Option<FoldJob> {
-        self.committer.freeze(self.clock.now())
-    }
-
-    fn folded(&mut self, done: FoldDone) -> Result<Folded, CommitFailure> {
-        let folded = Folded { fold: done.fold, carried: done.carried.clone(), delta: Some(done.delta.clone()) };
-        self.committer.folded(done)?;
-        Ok(folded)
-    }
-
-    fn journal_bytes(&self) -> u64 {
-        self.committer.journal_bytes()
-    }
-
-    fn pressure(&self) -> f64 {
-        self.committer.pressure()
-    }
-}
-
-impl Folds for Folder {
-    type Job = FoldJob;
-    type Done = FoldDone;
-
-    fn run(&mut self, job: FoldJob) -> Result<FoldDone, CommitFailure> {
-        Ok(Folder::run(self, job)?)
     }
 }

@@ -161,6 +161,7 @@ pub(super) fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
     put_u32(out, progress.deliveries_before_redrive);
     put_u32(out, progress.returns);
     put_u32(out, progress.redrives);
+    out.push(progress.holds_key.into());
     out.push(progress.cancel_on_lease_end.into());
     match progress.dead {
         None => out.push(0),
@@ -184,6 +185,7 @@ pub(super) fn progress(input: &mut Reader<'_>) -> Result<Progress, Malformed> {
         deliveries_before_redrive: input.u32()?,
         returns: input.u32()?,
         redrives: input.u32()?,
+        holds_key: flag(input)?,
         cancel_on_lease_end: flag(input)?,
         dead: match input.u8()? {
             0 => None,

@@ -94,6 +94,7 @@ impl Samples {
             deliveries_before_redrive: self.number32(),
             returns: self.number32(),
             redrives: self.number32(),
+            holds_key: self.coin(),
             cancel_on_lease_end: self.coin(),
             dead: self.maybe(|it| (it.dead_reason(), it.time())),
         }

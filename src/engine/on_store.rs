@@ -1,0 +1,71 @@
+//! The engine's durable side on the real store.
+
+use super::commit::{CommitFailure, Commits, Folded, Folds};
+use super::pages::Reads;
+use super::start::Parts;
+use crate::clock::Clock;
+use crate::queue::change::Change;
+use crate::queue::receipt::ReceiptKey;
+use crate::queue::{Effects, Restore};
+use crate::store::{Committer, FoldDone, FoldJob, Folder, Opened};
+
+/// The committer with the clock that its folds need.
+pub struct Journal {
+    committer: Committer,
+    clock: Clock,
+}
+
+impl Parts<Journal> {
+    /// The parts of an engine on an opened store, whose contents went to `restore`.
+    pub fn on_store(opened: Opened, restore: Restore, clock: &Clock) -> Self {
+        let mut effects = Effects::default();
+        let queue = restore.finish(clock.now(), &mut effects);
+        Self {
+            queue,
+            opening: effects.changes,
+            pages: [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>),
+            commits: Journal { committer: opened.committer, clock: clock.clone() },
+            folds: opened.folder,
+            receipt_key: ReceiptKey::new(opened.identity.secret),
+        }
+    }
+}
+
+impl Commits for Journal {
+    type Folds = Folder;
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+        Ok(self.committer.commit(changes)?)
+    }
+
+    fn is_full(&self) -> bool {
+        self.committer.is_generation_full()
+    }
+
+    fn freeze(&mut self) -> Option<FoldJob> {
+        self.committer.freeze(self.clock.now())
+    }
+
+    fn folded(&mut self, done: FoldDone) -> Result<Folded, CommitFailure> {
+        let folded = Folded { fold: done.fold, carried: done.carried.clone(), delta: Some(done.delta.clone()) };
+        self.committer.folded(done)?;
+        Ok(folded)
+    }
+
+    fn journal_bytes(&self) -> u64 {
+        self.committer.journal_bytes()
+    }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
+    }
+}
+
+impl Folds for Folder {
+    type Job = FoldJob;
+    type Done = FoldDone;
+
+    fn run(&mut self, job: FoldJob) -> Result<FoldDone, CommitFailure> {
+        Ok(Folder::run(self, job)?)
+    }
+}
