@@ -64,7 +64,8 @@ async fn nothing_acknowledged_is_lost_and_nothing_settled_comes_back_over_many_k
     println!("DUEWHEEL_SEED={seed} DUEWHEEL_KILLS={kills}");
     let mut random = Rng::with_seed(seed);
 
-    let mut broker = Broker::start();
+    // Small generations, so that folds fall between and into the kills.
+    let mut broker = Broker::start_with(&["--journal-generation", "256KiB"]);
     broker.ok(&[
         "topic",
         "create",
@@ -96,7 +97,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_settled_comes_back_over_many_k
         clients.spawn(producer::run(Arc::clone(&world), seed ^ (n + 1)));
         clients.spawn(consumer::run(Arc::clone(&world), seed ^ (n + 100)));
     }
-    clients.spawn(canceller::run(Arc::clone(&world), seed ^ 1_000));
+    clients.spawn(canceller::run(Arc::clone(&world), seed ^ 0x1_000));
 
     for _ in 0..kills {
         // The moment of the kill is what is random here.

@@ -15,7 +15,7 @@ use super::args::{bytes, duration_ms};
 use super::exit::{Exit, Failure};
 use crate::queue::limits::Limits;
 use crate::queue::schedule::format_duration;
-use crate::server;
+use crate::server::{self, StoreOptions};
 
 /// Name of the variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "DUEWHEEL_CONFIG";
@@ -56,6 +56,13 @@ pub(super) struct ServeArgs {
     /// Largest body that is accepted, at most 1MiB [default: 256KiB]
     #[arg(long, value_name = "BYTES")]
     max_body: Option<String>,
+    /// How much goes to the journal between two folds; folding costs less and memory more, the larger it is
+    /// [default: 32MiB]
+    #[arg(long, value_name = "BYTES")]
+    journal_generation: Option<String>,
+    /// Cache of the page store [default: 64MiB]
+    #[arg(long, value_name = "BYTES")]
+    page_cache: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,duewheel=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -97,6 +104,8 @@ struct File {
     drain_timeout: Option<String>,
     max_delay: Option<String>,
     max_body: Option<Size>,
+    journal_generation: Option<Size>,
+    page_cache: Option<Size>,
     log_level: Option<String>,
     log_format: Option<String>,
 }
@@ -138,6 +147,15 @@ impl Config {
                 .unwrap_or(defaults.limits.max_body_bytes),
             ..defaults.limits
         };
+        let generation = file.journal_generation.map(|size| size.to_string());
+        let generation =
+            sources.setting("journal_generation", args.journal_generation.as_ref(), generation, journal_generation)?;
+        let cache = file.page_cache.map(|size| size.to_string());
+        let cache = sources.setting("page_cache", args.page_cache.as_ref(), cache, page_cache)?;
+        let store = StoreOptions {
+            cache_bytes: cache.unwrap_or(defaults.store.cache_bytes),
+            ..generation.map_or(defaults.store, |bytes| defaults.store.with_generation(bytes))
+        };
         let insecure = file.insecure.map(|insecure| insecure.to_string());
         let server = server::Settings {
             data_dir: sources
@@ -154,6 +172,7 @@ impl Config {
                 .setting("drain_timeout", args.drain_timeout.as_ref(), file.drain_timeout, span)?
                 .unwrap_or(defaults.drain_deadline),
             limits,
+            store,
             ..defaults
         };
         let log_level = sources.setting("log_level", args.log_level.as_ref(), file.log_level, log_filter)?;
@@ -235,6 +254,19 @@ fn max_body(text: &str) -> Result<usize, String> {
         return Ok(size);
     }
     Err(format!("'{text}' is out of range; 1 to {} bytes", Limits::LARGEST_MAX_BODY_BYTES))
+}
+
+fn journal_generation(text: &str) -> Result<u64, String> {
+    size_within(text, StoreOptions::MIN_GENERATION_BYTES, StoreOptions::MAX_GENERATION_BYTES)
+}
+
+fn page_cache(text: &str) -> Result<u64, String> {
+    size_within(text, StoreOptions::MIN_CACHE_BYTES, StoreOptions::MAX_CACHE_BYTES)
+}
+
+fn size_within(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let size = bytes(text)? as u64;
+    if (min..=max).contains(&size) { Ok(size) } else { Err(format!("'{text}' is out of range; {min} to {max} bytes")) }
 }
 
 fn log_filter(text: &str) -> Result<String, String> {

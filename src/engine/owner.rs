@@ -278,6 +278,17 @@ impl<Done> Owner<Done> {
     }
 }
 
+/// The record that a command needs cannot be read.
+fn unreadable(error: &ReadError) -> Rejection {
+    match error {
+        ReadError::Overtaken => Rejection::PagesMoving,
+        ReadError::Damaged { .. } => {
+            tracing::error!(%error, "a message cannot be read");
+            Rejection::Damaged(error.to_string())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -407,17 +418,6 @@ mod tests {
             hand.round();
             let got = answers.iter_mut().filter(|answer| !answer.is_empty() || answer.is_terminated()).count();
             assert_eq!(got, answered);
-        }
-    }
-}
-
-/// The record that a command needs cannot be read.
-fn unreadable(error: &ReadError) -> Rejection {
-    match error {
-        ReadError::Overtaken => Rejection::PagesMoving,
-        ReadError::Damaged { .. } => {
-            tracing::error!(%error, "a message cannot be read");
-            Rejection::Damaged(error.to_string())
         }
     }
 }

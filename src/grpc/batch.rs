@@ -110,9 +110,12 @@ mod tests {
     #[test]
     fn a_failed_engine_does_not_hide_what_was_refused_before() {
         let mut batch = Batch::with_capacity(2);
-        batch.extend("acks", vec![false, true], |good| match good {
-            true => Ok(Command::ReturnAll(crate::queue::command::ConsumerId::NONE)),
-            false => Err(FindRejection::Invalid(Invalid::new("field", "is bad")).into()),
+        batch.extend("acks", vec![false, true], |good| {
+            if good {
+                Ok(Command::ReturnAll(crate::queue::command::ConsumerId::NONE))
+            } else {
+                Err(FindRejection::Invalid(Invalid::new("field", "is bad")).into())
+            }
         });
         let codes: Vec<i32> = batch
             .failed(&EngineError::Draining)

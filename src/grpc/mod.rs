@@ -1,7 +1,7 @@
 //! The gRPC adapter: requests in, domain commands to the engine, answers out.
 //!
-//! Every method is short: parse the request into domain types ([`from_wire`]), ask the engine, write the answer
-//! ([`to_wire`]). A value that is out of range is refused here, by its full path in the request, before anything
+//! Every method is short: parse the request into domain types (`from_wire`), ask the engine, write the answer
+//! (`to_wire`). A value that is out of range is refused here, by its full path in the request, before anything
 //! is done. Every refusal of every layer becomes a status in one file, [`errors`].
 //!
 //! Invariants. Items of a batch are independent and answered in their order. Answers of a stream come in the

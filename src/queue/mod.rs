@@ -1,7 +1,7 @@
 //! The queue: the pure state machine of all topics.
 //!
 //! It does no I/O, reads no clock, starts no thread, logs nothing and draws no random number. Callers pass
-//! `now` in and get changes out: [`Change`]s that must be durable before the reply or the delivery that
+//! `now` in and get changes out: [changes](change::Change) that must be durable before the reply or the delivery that
 //! depends on them is let go. The same inputs give the same outputs, so whole histories can be replayed.
 //!
 //! A message is in exactly one of *scheduled*, *ready*, *leased* and *dead*. Scheduled, ready and dead are

@@ -37,6 +37,7 @@ use crate::grpc::{Admin, Broker, Queue};
 pub use self::error::{OpenFailure, ServeError};
 pub use self::listen::Listeners;
 pub use self::settings::Settings;
+pub use crate::store::StoreOptions;
 
 /// The runtime that [`serve_engine`] should run on: `network_threads` threads.
 ///

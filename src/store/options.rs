@@ -21,6 +21,23 @@ pub struct StoreOptions {
     pub min_free_bytes: u64,
 }
 
+impl StoreOptions {
+    /// Smallest generation, bytes.
+    pub const MIN_GENERATION_BYTES: u64 = 256 << 10;
+    /// Largest generation, bytes.
+    pub const MAX_GENERATION_BYTES: u64 = 1 << 30;
+    /// Smallest cache of the page store, bytes.
+    pub const MIN_CACHE_BYTES: u64 = 1 << 20;
+    /// Largest cache of the page store, bytes.
+    pub const MAX_CACHE_BYTES: u64 = 64 << 30;
+
+    /// The same with generations of that size, and segments that fit it.
+    #[must_use]
+    pub fn with_generation(self, generation_bytes: u64) -> Self {
+        Self { generation_bytes, segment_bytes: (generation_bytes / 4).clamp(256 << 10, 8 << 20), ..self }
+    }
+}
+
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {

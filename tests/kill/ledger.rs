@@ -7,6 +7,7 @@ use duewheel::clock::wall_now;
 use duewheel::pb::{Delivery, TopicStats};
 
 /// One order: one message, and what is known of it.
+#[expect(clippy::struct_excessive_bools, reason = "each is an answer of its own, in any combination")]
 #[derive(Default)]
 struct Order {
     /// The produce was answered with this due time, ms.

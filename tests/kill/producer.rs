@@ -48,7 +48,9 @@ async fn produce(
         }
     };
     let Ok(response) = client.produce(request).await else {
-        orders.iter().for_each(|&number| repeat(unanswered, number));
+        for &number in orders {
+            repeat(unanswered, number);
+        }
         return Err(());
     };
     let results = response.into_inner().results;

@@ -43,6 +43,7 @@ pub struct Broker {
     pub data_dir: Arc<TempDir>,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
+    flags: Vec<String>,
 }
 
 impl Broker {
@@ -84,15 +85,23 @@ impl Broker {
         let Some((grpc, http)) = addresses else {
             panic!("the broker does not listen:\n{}", log.lock().expect("no holder panics"));
         };
-        let broker = Self { child, log, data_dir, grpc, http };
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let broker = Self { child, log, data_dir, grpc, http, flags };
         until("the broker serves", || broker.healthz().is_some_and(|(code, _)| code == 200));
         broker
     }
 
-    /// Kills the broker as `kill -9` does, and starts it again on the same port and directory.
+    /// Starts a broker on free ports in a fresh directory with further flags of `serve`.
+    pub fn start_with(flags: &[&str]) -> Self {
+        let data_dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
+        Self::start_in(data_dir, ([127, 0, 0, 1], 0).into(), flags)
+    }
+
+    /// Kills the broker as `kill -9` does, and starts it again on the same port and directory, with the same flags.
     pub fn kill_and_restart(mut self) -> Self {
         self.kill();
-        Self::start_in(Arc::clone(&self.data_dir), self.grpc, &[])
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        Self::start_in(Arc::clone(&self.data_dir), self.grpc, &flags)
     }
 
     /// Kills the broker as `kill -9` does.
