@@ -16,7 +16,8 @@ struct Order {
     is_retried: bool,
     ack_asked: bool,
     acked: bool,
-    cancel_asked: bool,
+    /// Cancels that may have taken effect: not answered, or to take effect when the lease ends.
+    open_cancels: u32,
     cancelled: bool,
     /// Numbers of the deliveries that were seen.
     deliveries: HashSet<u32>,
@@ -120,19 +121,40 @@ impl Ledger {
             .filter(|number| book.orders[number].confirmed_due_at.is_some())
     }
 
+    /// Orders whose produce was not answered.
+    pub(crate) fn unconfirmed(&self) -> Vec<u64> {
+        let book = self.book();
+        let unconfirmed = book.orders.iter().filter(|(_, order)| order.confirmed_due_at.is_none());
+        unconfirmed.map(|(&number, _)| number).collect()
+    }
+
+    /// Orders that nobody has been seen to end.
+    pub(crate) fn unended(&self) -> Vec<u64> {
+        let book = self.book();
+        let is_unended = |order: &&Order| order.confirmed_due_at.is_some() && !order.ack_asked && !order.cancelled;
+        book.orders.iter().filter(|(_, order)| is_unended(order)).map(|(&number, _)| number).collect()
+    }
+
     pub(crate) fn cancel_asked(&self, number: u64) {
-        self.book().orders.get_mut(&number).expect("a known order").cancel_asked = true;
+        self.book().orders.get_mut(&number).expect("a known order").open_cancels += 1;
     }
 
     pub(crate) fn cancelled(&self, number: u64) {
         self.book().orders.get_mut(&number).expect("a known order").cancelled = true;
     }
 
+    /// A cancel was answered, and it did not and will not take effect.
+    pub(crate) fn not_cancelled(&self, number: u64) {
+        self.book().orders.get_mut(&number).expect("a known order").open_cancels -= 1;
+    }
+
     /// The broker knows nothing of an order: only right if it may be over.
     pub(crate) fn not_found(&self, number: u64) {
         let book = self.book();
         let order = &book.orders[&number];
-        assert!(order.ack_asked || order.cancelled, "order {number} was confirmed and is not known any more");
+        let may_be_over =
+            order.ack_asked || order.cancelled || order.open_cancels > 0 || order.confirmed_due_at.is_none();
+        assert!(may_be_over, "order {number} was confirmed and is not known any more");
     }
 
     /// The broker is about to be killed: what is open now may come again.
@@ -145,7 +167,7 @@ impl Ledger {
     pub(crate) fn settle_accounts(&self, stats: &TopicStats, kills: u64) {
         let book = self.book();
         for (number, order) in &book.orders {
-            let ended = order.ack_asked || order.cancel_asked;
+            let ended = order.ack_asked || order.cancelled || order.open_cancels > 0;
             assert!(order.confirmed_due_at.is_none() || ended, "order {number} was confirmed and is lost");
         }
         let confirmed = book.orders.values().filter(|order| order.confirmed_due_at.is_some()).count() as u64;
