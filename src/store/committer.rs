@@ -178,23 +178,28 @@ impl Committer {
         if self.is_generation_full() { self.freeze(now) } else { None }
     }
 
-    /// True if the present generation should be frozen as soon as no fold runs.
+    /// True if the present generation is full and can be frozen: no fold runs, and no stop or failure came first.
     pub fn is_generation_full(&self) -> bool {
         let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
         // Restarts use up segments too, a few bytes at a time.
-        self.ledger.young.bytes >= self.options.generation_bytes
-            || segments >= self.options.generation_bytes.saturating_mul(4)
+        let is_full = self.ledger.young.bytes >= self.options.generation_bytes
+            || segments >= self.options.generation_bytes.saturating_mul(4);
+        is_full && self.can_freeze()
+    }
+
+    fn can_freeze(&self) -> bool {
+        let is_idle = self.journal.last_commit() == self.mark.through;
+        // A clean stop must stay the last change of the journal.
+        self.frozen.is_none() && self.failed.is_none() && !self.ledger.closed && !is_idle
     }
 
     /// Freezes the present generation, however little it holds, and starts the next one. `None` while another fold
     /// runs, after a clean stop, and if there is nothing to fold.
     pub fn freeze(&mut self, now: Timestamp) -> Option<FoldJob> {
-        let through = self.journal.last_commit();
-        let is_idle = through == self.mark.through;
-        // A clean stop must stay the last change of the journal.
-        if self.frozen.is_some() || self.failed.is_some() || self.ledger.closed || is_idle {
+        if !self.can_freeze() {
             return None;
         }
+        let through = self.journal.last_commit();
         let next = Generation::sized_like(&self.ledger.young);
         let table = Arc::new(std::mem::replace(&mut self.ledger.young, next));
         let budget = self.options.generation_bytes / 4;

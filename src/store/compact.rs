@@ -30,18 +30,35 @@ impl Folder {
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
     pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
+        let plan = self.plan();
+        if plan.is_empty() {
+            return Ok(None);
+        }
+        let fold = self.state.mark.fold;
+        let delta = self.rewrite(&plan).map_err(|problem| FoldError { fold, problem })?;
+        // There may be more to do in the same slots.
+        self.worn.extend(plan.into_keys());
+        Ok(Some(Arc::new(delta)))
+    }
+
+    /// The runs to be rewritten in one step, by slot.
+    fn plan(&mut self) -> BTreeMap<SlotKey, Vec<u64>> {
+        let mut plan = BTreeMap::new();
+        let mut pages = 0;
         while let Some(key) = self.worn.pop_first() {
-            let Some(slot) = self.directory.slot(&key).map(Arc::clone) else { continue };
-            let runs = self.worn_runs(&key, &slot);
+            let Some(slot) = self.directory.slot(&key) else { continue };
+            let runs = self.worn_runs(&key, slot);
             if runs.is_empty() {
                 continue;
             }
-            let fold = self.state.mark.fold;
-            let delta = self.rewrite(key, &slot, &runs).map_err(|problem| FoldError { fold, problem })?;
-            self.worn.insert(key);
-            return Ok(Some(Arc::new(delta)));
+            pages += runs.iter().map(|run| pages_to_read(&slot.runs[run])).sum::<usize>();
+            if pages > MAX_PAGES && !plan.is_empty() {
+                self.worn.insert(key);
+                break;
+            }
+            plan.insert(key, runs);
         }
-        Ok(None)
+        plan
     }
 
     /// The runs of a slot that are to be rewritten together.
@@ -50,17 +67,14 @@ impl Folder {
         let is_due = key.level != Level::Dead && key.start < self.state.carry_before.as_millis();
         let is_worn = |run: &Run| if is_due { run.live() * 8 < run.count } else { run.dead * 2 > run.count };
         let mut pages = 0;
-        let worn: Vec<u64> = slot
-            .runs
-            .iter()
-            .filter(|(_, run)| is_worn(run))
-            .take_while(|(_, run)| {
-                let is_first = pages == 0;
-                pages += if run.live() == 0 { 0 } else { run.pages.len() };
-                is_first || pages <= MAX_PAGES
-            })
-            .map(|(&run, _)| run)
-            .collect();
+        let mut worn = Vec::new();
+        for (&number, run) in slot.runs.iter().filter(|(_, run)| is_worn(run)) {
+            pages += pages_to_read(run);
+            if pages > MAX_PAGES && !worn.is_empty() {
+                break;
+            }
+            worn.push(number);
+        }
         let with_pages = || slot.runs.iter().filter(|(_, run)| !run.pages.is_empty());
         let is_tiny = || with_pages().map(|(_, run)| run.pages.len()).sum::<usize>() < MAX_PAGES;
         if worn.is_empty() && with_pages().count() > MAX_RUNS && is_tiny() {
@@ -69,46 +83,66 @@ impl Folder {
         worn
     }
 
-    fn rewrite(&mut self, key: SlotKey, slot: &Arc<Slot>, runs: &[u64]) -> Result<DirectoryDelta, PagesError> {
+    fn rewrite(&mut self, plan: &BTreeMap<SlotKey, Vec<u64>>) -> Result<DirectoryDelta, PagesError> {
         let run = self.state.run + 1;
         let kv = self.kv.reader();
         let mut tombstones = TombstoneCache::default();
         let mut last = Batch::default();
         let mut writer = RunWriter::new(&mut *self.kv, run);
         let put: Put<'_> = &mut |key, value| writer.put(key, value);
-        let mut packer = Packer::new(key, run);
-        let mut walk = Walk::of_runs(key, slot, runs);
         let mut stock = Stock { kv: &*kv, directory: &self.directory, tombstones: &mut tombstones };
-        let mut count = 0;
-        let mut budget = usize::MAX;
-        while let Step::Record(_, record) = walk.step(&mut stock, &mut budget)? {
-            packer.add_record(&record, put)?;
-            count += 1;
+        let mut slots = BTreeMap::new();
+        for (&key, runs) in plan {
+            let slot = rewrite_slot(&mut stock, (key, runs), run, put, &mut last)?;
+            slots.insert(key, slot);
         }
-        let pages = packer.finish(put)?;
-        if count != runs.iter().map(|run| slot.runs[run].live()).sum::<u64>() {
-            let problem = Malformed("its tombstones do not match its pages");
-            return Err(PagesError::damaged(format!("slot {key:?}"))(problem));
-        }
-        let (writers, remaining) = remaining_tombstones(&mut stock, &key, slot, runs)?;
-        let graves = if remaining.is_empty() { Graves::default() } else { put_tombstones(&key, run, &remaining, put)? };
         writer.finish(&mut last)?;
-        let mut slot = Slot::clone(slot);
-        for by in writers {
-            slot.drop_graves(&key, by, &mut last);
-        }
-        for &run in runs {
-            slot.drop_run(&key, run, &mut last);
-        }
-        if !pages.is_empty() || !graves.parts.is_empty() {
-            slot.list(&key, run, pages, graves, &mut last);
-        }
-        slot.count().map_err(PagesError::damaged(format!("slot {key:?}")))?;
-        let slot = (!slot.runs.is_empty()).then(|| Arc::new(slot));
-        let delta = DirectoryDelta { fold: self.state.mark.fold, run, slots: BTreeMap::from([(key, slot)]) };
+        let delta = DirectoryDelta { fold: self.state.mark.fold, run, slots };
         self.complete(last, PagesState { run, ..self.state }, &delta)?;
         Ok(delta)
     }
+}
+
+/// A run in which nothing lives is not read.
+fn pages_to_read(run: &Run) -> usize {
+    if run.live() == 0 { 0 } else { run.pages.len() }
+}
+
+/// Writes what lives in some runs of a slot as run `run`; gives the slot as it is after the batch.
+fn rewrite_slot(
+    stock: &mut Stock<'_>,
+    (key, runs): (SlotKey, &[u64]),
+    run: u64,
+    put: Put<'_>,
+    last: &mut Batch,
+) -> Result<Option<Arc<Slot>>, PagesError> {
+    let before = Arc::clone(stock.directory.slot(&key).expect("a plan names slots that are there"));
+    let mut packer = Packer::new(key, run);
+    let mut walk = Walk::of_runs(key, &before, runs);
+    let (mut count, mut budget) = (0, usize::MAX);
+    while let Step::Record(_, record) = walk.step(stock, &mut budget)? {
+        packer.add_record(&record, put)?;
+        count += 1;
+    }
+    let pages = packer.finish(put)?;
+    let damaged = |problem| PagesError::damaged(format!("slot {key:?}"))(problem);
+    if count != runs.iter().map(|run| before.runs[run].live()).sum::<u64>() {
+        return Err(damaged(Malformed("its tombstones do not match its pages")));
+    }
+    let (writers, remaining) = remaining_tombstones(stock, &key, &before, runs)?;
+    let graves = if remaining.is_empty() { Graves::default() } else { put_tombstones(&key, run, &remaining, put)? };
+    let mut slot = Slot::clone(&before);
+    for by in writers {
+        slot.drop_graves(&key, by, last);
+    }
+    for &run in runs {
+        slot.drop_run(&key, run, last);
+    }
+    if !pages.is_empty() || !graves.parts.is_empty() {
+        slot.list(&key, run, pages, graves, last);
+    }
+    slot.count().map_err(damaged)?;
+    Ok((!slot.runs.is_empty()).then(|| Arc::new(slot)))
 }
 
 /// The runs whose tombstones are affected when `runs` go, and those of their tombstones that are still needed.

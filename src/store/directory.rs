@@ -123,8 +123,13 @@ impl Directory {
     /// The place of the first waiting message of a topic, or of a copy of one that is gone.
     pub(super) fn first_waiting(&self, topic: TopicId) -> Option<Order> {
         let slots = Level::DUE.iter().filter_map(|&level| self.slots_from(SlotKey { topic, level, start: 0 }).next());
-        let pages = slots
-            .flat_map(|(key, slot)| slot.runs.values().filter_map(|run| run.pages.first()).map(|page| page.first(key)));
+        let pages = slots.flat_map(|(key, slot)| {
+            slot.runs
+                .values()
+                .filter(|run| run.live() > 0)
+                .filter_map(|run| run.pages.first())
+                .map(|page| page.first(key))
+        });
         pages.min()
     }
 

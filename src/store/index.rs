@@ -50,7 +50,7 @@ impl Found {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct IndexRun {
     /// Parts of at most [`MAX_VALUE_BYTES`].
-    parts: u32,
+    pub(super) parts: u32,
     entries: u64,
     removals: u64,
 }

@@ -1,266 +1,12 @@
 //! Power cuts at every moment: what is restored is what was answered, and perhaps the one commit in flight.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::queue::change::Change;
-use crate::queue::message::{Message, Place, TopicId};
-use crate::queue::time::Timestamp;
-use crate::store::{Committer, FoldDone, FoldJob, Folder, ReadError, Reader, StoreOptions, keys};
+use crate::queue::message::TopicId;
+use crate::store::StoreOptions;
 
-use super::model::Model;
-use super::pages::{self, Paged};
-use super::samples::{START, Samples};
-use super::{Media, TINY};
-
-/// A store in use, with what it must remember.
-struct Run {
-    seed: u64,
-    media: Media,
-    samples: Samples,
-    now: Timestamp,
-    committer: Committer,
-    folder: Folder,
-    reader: Reader,
-    job: Option<FoldJob>,
-    /// The messages of the generation that is being folded and of those before.
-    frozen: Paged,
-    /// What must be in pages.
-    paged: Paged,
-    /// Some that were.
-    gone: Vec<Message>,
-    /// All commits that were answered.
-    durable: Model,
-    /// And the one that was not.
-    in_flight: Option<Model>,
-    options: StoreOptions,
-    body: u64,
-    folds: u64,
-    seen: Seen,
-}
-
-/// States that the random histories must reach.
-#[derive(Default, Debug)]
-struct Seen {
-    restarts: u64,
-    restarts_in_fold: u64,
-    commits_in_fold: u64,
-    folds: u64,
-    failed_commits: u64,
-    failed_folds: u64,
-    failed_opens: u64,
-    in_flight_survived: u64,
-    torn: u64,
-    clean: u64,
-    left_pages: u64,
-    old_reads: u64,
-    overtaken: u64,
-    compactions: u64,
-    failed_compactions: u64,
-}
-
-impl Run {
-    fn new(seed: u64, options: StoreOptions, body: u64) -> Self {
-        let media = Media::default();
-        let (opened, _) = media.open(options).expect("a new store opens");
-        let mut run = Self {
-            seed,
-            media,
-            samples: Samples::new(seed),
-            now: START,
-            reader: opened.folder.reader(),
-            committer: opened.committer,
-            folder: opened.folder,
-            job: None,
-            frozen: Paged::new(),
-            paged: Paged::new(),
-            gone: Vec::new(),
-            durable: Model::default(),
-            in_flight: None,
-            options,
-            body,
-            folds: 0,
-            seen: Seen::default(),
-        };
-        assert!(run.commit(&[Change::Opened { epoch: opened.epoch, at: START }]));
-        run
-    }
-
-    fn commit(&mut self, changes: &[Change]) -> bool {
-        let mut after = self.durable.clone();
-        for change in changes {
-            after.apply(change);
-        }
-        if self.committer.commit(changes).is_ok() {
-            self.durable = after;
-            true
-        } else {
-            self.in_flight = Some(after);
-            self.seen.failed_commits += 1;
-            assert!(self.committer.commit(changes).is_err(), "seed {}: a failure is final", self.seed);
-            false
-        }
-    }
-
-    /// A commit of a few random changes.
-    fn step(&mut self) -> bool {
-        self.now = self.now.plus(self.samples.below(4_000));
-        let mut after = self.durable.clone();
-        let mut changes = Vec::new();
-        for _ in 0..=self.samples.below(5) {
-            let change = self.samples.change(&after, self.now, self.body);
-            after.apply(&change);
-            changes.push(change);
-        }
-        self.seen.commits_in_fold += u64::from(self.job.is_some());
-        self.commit(&changes)
-    }
-
-    fn freeze(&mut self) -> bool {
-        if self.job.is_none() {
-            self.job = self.committer.freeze(self.now);
-            self.frozen.clone_from(&self.durable.messages);
-        }
-        self.job.is_some()
-    }
-
-    fn freeze_if_full(&mut self) {
-        if self.committer.is_generation_full() {
-            self.freeze();
-        }
-    }
-
-    fn fold(&mut self) -> bool {
-        let Some(job) = self.job.take() else { return true };
-        let Ok(done) = self.folder.run(job) else {
-            self.seen.failed_folds += 1;
-            return false;
-        };
-        self.seen.left_pages += done.left;
-        self.turn_pages(&done);
-        let folded = self.committer.folded(done).is_ok();
-        self.seen.folds += u64::from(folded);
-        self.folds += u64::from(folded);
-        folded && self.compact()
-    }
-
-    /// After a fold: what the reader gives is what was frozen, apart from what was carried.
-    fn turn_pages(&mut self, done: &FoldDone) {
-        let carried: BTreeSet<u64> = done.carried.iter().copied().collect();
-        for message in self.frozen.values().filter(|message| message.progress.cancel_on_lease_end) {
-            assert!(carried.contains(&message.id.arrival), "seed {}: it is cancelled when its lease ends", self.seed);
-        }
-        for arrival in &carried {
-            let message = &self.frozen[arrival];
-            let is_due =
-                matches!(message.place(), Place::Due(at) if at <= self.now.plus(self.options.carry_horizon_ms));
-            assert!(is_due || message.progress.cancel_on_lease_end, "seed {}: carried for no reason", self.seed);
-        }
-        let before = std::mem::replace(&mut self.paged, std::mem::take(&mut self.frozen));
-        self.paged.retain(|arrival, _| !carried.contains(arrival));
-        let left = before.into_values().filter(|old| self.paged.get(&old.id.arrival) != Some(old));
-        self.gone.splice(..0, left);
-        self.gone.truncate(200);
-        self.look_without_knowing();
-        self.reader.apply(&done.delta);
-        assert_eq!(self.reader.fold(), done.fold);
-        pages::check(&mut self.reader, &self.paged, &self.gone, &mut self.samples.chance);
-    }
-
-    /// A reader that was not told of the last change finds what was before it, or that it was overtaken.
-    fn look_without_knowing(&mut self) {
-        for topic in 1..=3 {
-            match pages::read_topic(&mut self.reader, TopicId(topic), 5) {
-                Ok(_) => self.seen.old_reads += 1,
-                Err(ReadError::Overtaken) => self.seen.overtaken += 1,
-                Err(error) => panic!("seed {}: {error}", self.seed),
-            }
-        }
-    }
-
-    fn compact(&mut self) -> bool {
-        loop {
-            match self.folder.compact() {
-                Ok(None) => return true,
-                Ok(Some(delta)) => {
-                    self.seen.compactions += 1;
-                    self.look_without_knowing();
-                    self.reader.apply(&delta);
-                    pages::check(&mut self.reader, &self.paged, &self.gone, &mut self.samples.chance);
-                }
-                Err(_) => {
-                    self.seen.failed_compactions += 1;
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Cuts the power, starts again and compares.
-    fn restart(&mut self) {
-        self.seen.restarts += 1;
-        self.seen.restarts_in_fold += u64::from(self.job.is_some());
-        self.crash();
-        // The power may fail again while the store opens.
-        while self.samples.below(4) == 0 {
-            let calls = self.samples.below(5);
-            self.media.log.fail_after(Some(calls));
-            self.media.kv.fail_after(Some(calls));
-            self.seen.failed_opens += u64::from(self.media.open(self.options).is_err());
-            self.crash();
-        }
-        self.reopen();
-    }
-
-    fn crash(&mut self) {
-        self.media.log.crash(&mut self.samples.chance);
-        self.media.kv.crash(&mut self.samples.chance);
-    }
-
-    fn reopen(&mut self) {
-        let seed = self.seed;
-        self.job = None;
-        let (opened, restored) =
-            self.media.open(self.options).unwrap_or_else(|error| panic!("seed {seed}: does not open: {error}"));
-        self.seen.torn += u64::from(opened.torn.is_some());
-        self.seen.clean += u64::from(opened.clean);
-        assert_eq!(opened.clean, restored.closed.is_some(), "seed {seed}");
-        let in_flight = self.in_flight.take();
-        match self.durable.difference(&restored, self.now) {
-            None => {}
-            Some(difference) => match in_flight {
-                Some(in_flight) if in_flight.difference(&restored, self.now).is_none() => {
-                    self.seen.in_flight_survived += 1;
-                    self.durable = in_flight;
-                }
-                _ => panic!("seed {seed}: {difference}"),
-            },
-        }
-        for (&topic, totals) in &self.durable.totals {
-            assert_eq!(opened.committer.totals(topic), *totals, "seed {seed}");
-            let live = self.durable.messages.values().filter(|message| message.id.topic == topic).count();
-            assert_eq!(totals.live(), live as u64, "seed {seed}");
-        }
-        // History and dedup ids may be forgotten as time goes by; what is gone stays gone.
-        self.durable.ended = restored.ended;
-        self.durable.dedup = restored.dedup;
-        assert!(opened.epoch > self.durable.epoch, "seed {seed}: an epoch is never used twice");
-        self.reader = opened.folder.reader();
-        self.committer = opened.committer;
-        self.folder = opened.folder;
-        self.paged = (1..=3)
-            .flat_map(|topic| pages::read_topic(&mut self.reader, TopicId(topic), 9).expect("reads"))
-            .map(|message| (message.id.arrival, message))
-            .collect();
-        self.gone.clear();
-        assert!(self.commit(&[Change::Opened { epoch: opened.epoch, at: self.now }]), "seed {seed}");
-    }
-
-    fn close(&mut self) {
-        let leases = vec![self.samples.lease()];
-        assert!(self.commit(&[Change::Closed { at: self.now, leases }]));
-        assert!(self.committer.freeze(self.now).is_none(), "a close stays the last change");
-    }
-}
+use super::TINY;
+use super::run::{Run, Seen, fork};
+use super::samples::START;
 
 #[test]
 fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
@@ -320,6 +66,10 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
         (seen.torn, 20),
         (seen.clean, 300),
         (seen.left_pages, 2_000),
+        (seen.old_reads, 1_000),
+        (seen.overtaken, 1_000),
+        (seen.compactions, 100),
+        (seen.failed_compactions, 10),
     ];
     for (n, (count, least)) in enough.into_iter().enumerate() {
         assert!(count >= least, "state {n} was reached {count} times, not {least}: {seen:?}");
@@ -401,31 +151,6 @@ fn a_power_cut_after_every_commit_restores_exactly_the_commits_before() {
     }
 }
 
-/// The same store opened from the same media, for looking at.
-fn fork(run: &Run) -> Run {
-    let media = run.media.copy();
-    let (opened, _) = media.open(run.options).expect("opens");
-    Run {
-        seed: run.seed,
-        media,
-        samples: Samples::new(run.seed),
-        now: run.now,
-        reader: opened.folder.reader(),
-        committer: opened.committer,
-        folder: opened.folder,
-        job: None,
-        frozen: Paged::new(),
-        paged: Paged::new(),
-        gone: Vec::new(),
-        durable: run.durable.clone(),
-        in_flight: None,
-        options: run.options,
-        body: run.body,
-        folds: run.folds,
-        seen: Seen::default(),
-    }
-}
-
 #[test]
 fn a_fold_leaves_no_garbage_behind_even_after_one_that_was_interrupted() {
     let (mut chunks_seen, mut interrupted) = (0, 0);
@@ -443,20 +168,7 @@ fn a_fold_leaves_no_garbage_behind_even_after_one_that_was_interrupted() {
                 }
                 assert!(run.fold());
             }
-            let keys = run.media.kv.keys();
-            let of_kind = |kind: u8| keys.iter().filter(move |key| key[0] == kind);
-            assert_eq!(of_kind(keys::PAGE).count(), run.folder.pages(), "seed {seed}: pages that are not listed");
-            assert_eq!(of_kind(keys::INTENT).count(), 0, "seed {seed}");
-            let mut runs: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-            for key in of_kind(keys::CHUNK) {
-                let (arrival, number) = keys::parse_chunk_key(key).expect("a chunk key");
-                runs.entry(arrival).or_default().insert(number);
-                chunks_seen += 1;
-            }
-            for (arrival, runs) in runs {
-                assert!(run.durable.messages.contains_key(&arrival), "seed {seed}: chunks of a message that is gone");
-                assert_eq!(runs.len(), 1, "seed {seed}: chunks of an old copy");
-            }
+            chunks_seen += run.check_garbage();
         }
     }
     assert!(chunks_seen > 250 && interrupted > 50, "{chunks_seen} chunks, {interrupted} interrupted folds");

@@ -8,7 +8,9 @@ mod files;
 mod model;
 mod pages;
 mod round_trips;
+mod run;
 mod samples;
+mod slots;
 
 use super::doubles::{LossyKv, LossyLog};
 use super::{Identity, OpenError, Opened, StoreOptions, open_with};

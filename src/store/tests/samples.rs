@@ -19,11 +19,13 @@ pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
 pub(super) struct Samples {
     pub(super) chance: Chance,
+    /// Everything is due within the same few days, and more is produced than ends: slots of many runs.
+    pub(super) far: bool,
 }
 
 impl Samples {
     pub(super) fn new(seed: u64) -> Self {
-        Self { chance: Chance::new(seed) }
+        Self { chance: Chance::new(seed), far: false }
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
@@ -215,6 +217,7 @@ impl Samples {
                 Change::DedupPut(dedup)
             }
             3..=9 => self.produce(topic, now, body),
+            10..=14 if self.far => self.produce(topic, now, body),
             kind => match self.pick(model) {
                 None => self.produce(topic, now, body),
                 Some(old) if kind <= 18 => self.step(old, now),
@@ -246,6 +249,10 @@ impl Samples {
 
     /// Over all levels, and past.
     fn due(&mut self, now: Timestamp) -> Timestamp {
+        if self.far {
+            let at = START.plus(3 * 86_400_000 + self.below(2 * 86_400_000) / 500 * 500);
+            return at.max(now);
+        }
         let spans = [3_000, 60_000, 3_600_000, 86_400_000, 40 * 86_400_000];
         let span = spans[self.below(5) as usize];
         let at = now.plus(self.below(span)).minus(500);
