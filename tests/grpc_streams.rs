@@ -2,6 +2,9 @@
 
 mod grpc_harness;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use duewheel::engine::EngineSettings;
 use duewheel::pb;
 use duewheel::pb::consume_request::Frame;
@@ -76,25 +79,27 @@ async fn a_produce_stream_whose_answers_are_not_read_stops_alone() {
     let mut queue = broker.queue().await;
     let (requests, outgoing) = mpsc::channel(1);
     let responses = within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream");
-    // 250 kB a frame: the pipeline and the windows of the connection are full long before these are sent.
-    let body = "x".repeat(250_000);
+    // Refusals are long, so the client's window for the answers is soon used up.
+    let bad = pb::NewMessage { key_policy: 99, ..message("", &"x".repeat(100)) };
+    let frame = pb::ProduceStreamRequest { topic: "orders".to_owned(), messages: vec![bad; 300] };
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
     let sending = tokio::spawn(async move {
-        for _ in 0..2_000 {
-            let messages = vec![message("", &body)];
-            let frame = pb::ProduceStreamRequest { topic: "orders".to_owned(), messages };
-            if requests.send(frame).await.is_err() {
-                break;
-            }
+        while requests.send(frame.clone()).await.is_ok() {
+            counter.fetch_add(1, Ordering::SeqCst);
         }
     });
-    // The other stream shares the connection, the engine and the broker's only network thread.
-    let mut other = queue.clone();
-    for n in 0..50 {
-        within(produce(&mut other, "orders", vec![message(&format!("k-{n}"), "b")])).await;
+    // The other calls share the connection, and go on long after the stream has come to a stand.
+    let (mut other, mut calls, mut calls_at_a_stand, mut seen) = (queue.clone(), 0, 0, 0);
+    while calls_at_a_stand < 200 {
+        within(produce(&mut other, "orders", vec![message(&format!("k-{calls}"), "b")])).await;
+        calls += 1;
+        let now = sent.load(Ordering::SeqCst);
+        calls_at_a_stand = if now == seen && now > 0 { calls_at_a_stand + 1 } else { 0 };
+        seen = now;
     }
-    assert!(!sending.is_finished(), "the broker takes no more than it has answered and room for");
     drop(responses);
-    within(sending).await.expect("the sender ends with its stream");
+    sending.abort();
     broker.stop().await.expect("a clean end");
 }
 
