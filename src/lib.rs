@@ -3,6 +3,7 @@
 //! Layers, each importing only those below it: `cli` and `main`; `client`; `server`; `grpc`; `engine`; `store`;
 //! `queue`; and `clock`, the only reader of time. `tests/tidy.rs` holds this to be true.
 
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod engine;

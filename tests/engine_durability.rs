@@ -221,6 +221,22 @@ async fn a_failed_fold_fails_the_engine() {
 }
 
 #[tokio::test]
+async fn a_thread_that_panics_fails_the_engine() {
+    let broker = Broker::start();
+    broker.create_topic("t", TopicSettings::default()).await;
+    let mut consumer = broker.consume(&[("t", 1)]).await;
+    broker.journal.panic_in_fold();
+    broker.journal.want_fold();
+    // It makes the commit thread look for a fold; whether it is answered before the panic does not matter.
+    drop(broker.engine.apply(produce("t", 60_000)).await);
+    let status = broker.wait_for(|status| matches!(status, Status::Failed(_))).await;
+    assert_eq!(status, Status::Failed("duewheel-fold has panicked".to_owned()));
+    assert!(consumer.next().await.is_none());
+    assert_eq!(broker.engine.apply(produce("t", 0)).await, Err(EngineError::OutcomeUnknown));
+    broker.engine.shutdown().await;
+}
+
+#[tokio::test]
 async fn receipts_stay_valid_over_a_clean_restart_even_a_long_one() {
     let broker = Broker::start();
     broker.create_topic("t", TopicSettings::default()).await;
@@ -296,6 +312,22 @@ async fn without_a_shutdown_a_restart_is_one_after_a_crash() {
     assert_eq!(again[0].message.id, produced.id);
     let seen = broker.engine.message(topic("t"), Target::Id(produced.id)).await.expect("it serves");
     assert!(seen.expect("the topic exists").is_some());
-    let stats = broker.engine.stats(None).await.expect("it serves").expect("no topic was named");
-    assert_eq!(stats.broker.epoch, 2);
+    let seen = broker.engine.stats(None).await.expect("it serves").expect("no topic was named");
+    assert_eq!(seen.broker.epoch, 2);
+}
+
+#[tokio::test]
+async fn when_the_journal_fills_produce_waits_and_nothing_else_does() {
+    let broker = Broker::start();
+    broker.create_topic("t", TopicSettings::default()).await;
+    broker.produce_many("t", 0, 1).await;
+    let leased = broker.engine.fetch(fetch("t", 1, 0)).await.expect("it serves").expect("the topic exists");
+    broker.journal.press(2.0);
+    broker.produce_many("t", 1_000, 1).await;
+    let mut slowed = pin!(broker.engine.submit(vec![produce("t", 1_000); 100]));
+    assert_pending(slowed.as_mut()).await;
+    // Nothing polls the other one meanwhile: had the ack to wait for its turn, it would wait for ever.
+    broker.ack(&leased[0]).await;
+    let pending = slowed.await.expect("it is slowed down, not stopped");
+    assert!(pending.await.expect("the engine serves").iter().all(Result::is_ok));
 }

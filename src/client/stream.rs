@@ -12,9 +12,11 @@ use super::{Client, Error};
 use crate::pb;
 use crate::queue::limits::MAX_BATCH;
 
-/// Most settlement frames sent and not answered. The channel to the connection holds as many and the start, so
-/// the task never waits to write and never stops reading.
+/// Most settlement frames sent and not answered. The channel to the connection holds as many and the opening
+/// frames, so the task never waits to write and never stops reading.
 const MAX_FRAMES_IN_FLIGHT: usize = 32;
+/// The start, and the question whether it was accepted.
+const OPENING_FRAMES: usize = 2;
 
 /// Reason of a status by which the broker announces that it shuts down in order.
 const DRAINING: &str = "BROKER_DRAINING";
@@ -23,6 +25,8 @@ const DRAINING: &str = "BROKER_DRAINING";
 pub(super) struct Stream {
     out: mpsc::Sender<pb::ConsumeRequest>,
     frames: tonic::Streaming<pb::ConsumeResponse>,
+    /// Frames that came up to the answer that the stream is open.
+    first: Vec<pb::ConsumeResponse>,
 }
 
 /// Why pumping stopped.
@@ -58,20 +62,37 @@ impl Driver {
         Self { client, start, arrived, waiting, void_before, stream: 0, unanswered, backoff: Backoff::default() }
     }
 
-    /// Opens a stream, once.
+    /// Opens a stream, once, and waits until the broker has accepted it.
     pub(super) async fn open(&mut self) -> Result<Stream, Error> {
-        let (out, requests) = mpsc::channel(MAX_FRAMES_IN_FLIGHT + 1);
+        let stream = tokio::time::timeout(self.client.options().request_timeout, self.try_open())
+            .await
+            .map_err(|_| Error::unanswered("the broker did not open the consume stream in time"))??;
+        self.stream += 1;
+        Ok(stream)
+    }
+
+    async fn try_open(&self) -> Result<Stream, Error> {
+        let (out, requests) = mpsc::channel(MAX_FRAMES_IN_FLIGHT + OPENING_FRAMES);
         let start = pb::consume_request::Frame::Start(self.start.clone());
         let sent = out.try_send(pb::ConsumeRequest { frame: Some(start) });
         sent.expect("an empty channel takes the start");
-        let mut queue = self.client.queue();
-        let opening = queue.consume(ReceiverStream::new(requests));
-        let frames = tokio::time::timeout(self.client.options().request_timeout, opening)
-            .await
-            .map_err(|_| Error::unanswered("the broker did not open the consume stream in time"))??
-            .into_inner();
-        self.stream += 1;
-        Ok(Stream { out, frames })
+        // The broker says nothing to a start that it accepts, but it answers every settlement frame. So one without
+        // settlements tells an open stream from one that is about to be refused.
+        assert!(send(&out, &[]), "a channel that is read from takes the opening frames");
+        let mut frames = self.client.queue().consume(ReceiverStream::new(requests)).await?.into_inner();
+        let mut first = Vec::new();
+        loop {
+            let ended = || Error::unanswered("the broker ended the consume stream");
+            let mut frame = frames.message().await?.ok_or_else(ended)?;
+            let is_accepted = !frame.settled.is_empty();
+            if is_accepted {
+                frame.settled.remove(0);
+            }
+            first.push(frame);
+            if is_accepted {
+                return Ok(Stream { out, frames, first });
+            }
+        }
     }
 
     /// Pumps one stream after the other until the program is done or the broker refuses for good.
@@ -118,7 +139,12 @@ impl Driver {
     }
 
     async fn pump(&mut self, stream: Stream) -> End {
-        let Stream { out, mut frames } = stream;
+        let Stream { out, mut frames, first } = stream;
+        for frame in first {
+            if let Err(error) = self.take(frame) {
+                return End::Broken(error);
+            }
+        }
         for pending in &self.unanswered {
             if !send(&out, pending) {
                 return End::Broken(Error::unanswered("the consume stream broke"));

@@ -35,8 +35,12 @@ pub trait Commits: Send + 'static {
     /// As [`Commits::commit`].
     fn folded(&mut self, done: <Self::Folds as Folds>::Done) -> Result<(), CommitFailure>;
 
-    /// Bytes of the journal's present generation.
+    /// Bytes of the journal on disk.
     fn journal_bytes(&self) -> u64;
+
+    /// How full the journal is: 1.0 is a full generation that is not being folded yet, 2.0 one full and another
+    /// being folded. Produce is slowed down from 1.5 on.
+    fn pressure(&self) -> f64;
 }
 
 /// The folding side, which works beside the commits.
@@ -150,7 +154,7 @@ impl<C: Commits> Committing<C> {
         self.signals.commit_begins(self.clock.now());
         self.commits.commit(changes)?;
         self.signals.commits.fetch_add(1, Ordering::Relaxed);
-        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        self.signals.note_journal(&self.commits);
         if self.signals.commit_ends(self.clock.now()) {
             tracing::warn!(changes = changes.len(), "a commit took more than a second: the disk is slow");
             let _ended = self.owner.send(Input::Wake);
@@ -172,7 +176,7 @@ impl<C: Commits> Committing<C> {
         self.is_folding = false;
         self.commits.folded(result?)?;
         self.signals.folds.fetch_add(1, Ordering::Relaxed);
-        self.signals.journal_bytes.store(self.commits.journal_bytes(), Ordering::Relaxed);
+        self.signals.note_journal(&self.commits);
         Ok(())
     }
 
@@ -255,6 +259,10 @@ mod tests {
 
         fn journal_bytes(&self) -> u64 {
             0
+        }
+
+        fn pressure(&self) -> f64 {
+            0.0
         }
     }
 

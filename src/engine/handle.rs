@@ -15,6 +15,7 @@ use super::input::{FetchId, Input, Results};
 use super::sight::Sight;
 use super::signals::{Signals, Status};
 use super::stats::Stats;
+use super::throttle::Throttle;
 use crate::clock::Clock;
 use crate::queue::change::TopicRecord;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply, Target};
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub(super) max_streams: usize,
     pub(super) streams: Arc<Semaphore>,
     pub(super) next_id: AtomicU64,
+    pub(super) throttle: Throttle,
 }
 
 /// Why the engine gives no answer.
@@ -151,6 +153,7 @@ impl EngineHandle {
     /// # Errors
     /// [`EngineError::Draining`]: none was done. [`EngineError::OutcomeUnknown`]: the broker has failed.
     pub async fn submit(&self, commands: Vec<Command>) -> Result<Pending, EngineError> {
+        self.shared.throttle.pass(&commands, &self.shared.signals).await;
         let permit = self.admit(cost(&commands)).await?;
         let (reply, answer) = oneshot::channel();
         self.shared.tell(Input::Commands { commands, reply, permit });

@@ -23,6 +23,7 @@
 //!   that were under way may not have reached the inbox yet.
 //! - *No window is exceeded*, and what is delivered but unread is bounded by the windows, whatever the reader does.
 //! - *No topic starves another*: topics take turns in bounded chunks, and so do the consumers of a topic.
+//! - *The journal never has to stop*: when folds cannot keep up, produce is slowed down, and nothing else.
 //! - *It sleeps until exactly the next thing to do*, for [`MAX_SLEEP`](crate::clock::MAX_SLEEP) at most; it never polls.
 //!
 //! What this layer is not: it knows no rule of the queue, no file, no wire format.
@@ -41,6 +42,7 @@ mod sight;
 mod signals;
 mod start;
 mod stats;
+mod throttle;
 
 pub use self::commit::{CommitFailure, Commits, Folds};
 pub use self::consumer::Consumer;

@@ -8,6 +8,7 @@ use std::thread;
 use tokio::sync::{Semaphore, watch};
 
 use super::LONG_PAUSE_MS;
+use super::commit::Commits;
 use super::input::Input;
 use crate::queue::time::Timestamp;
 
@@ -33,8 +34,10 @@ pub(super) struct Signals {
     pub(super) commits: AtomicU64,
     /// Folds since the start.
     pub(super) folds: AtomicU64,
-    /// Size of the journal's present generation.
+    /// Size of the journal.
     pub(super) journal_bytes: AtomicU64,
+    /// Bits of [`Commits::pressure`].
+    pressure: AtomicU64,
     /// When the running commit began, milliseconds of the broker's clock; 0 while there is none.
     committing_since_ms: AtomicU64,
 }
@@ -47,6 +50,7 @@ impl Signals {
             commits: AtomicU64::new(0),
             folds: AtomicU64::new(0),
             journal_bytes: AtomicU64::new(0),
+            pressure: AtomicU64::new(0.0_f64.to_bits()),
             committing_since_ms: AtomicU64::new(0),
         }
     }
@@ -98,6 +102,15 @@ impl Signals {
             !failed
         });
         self.admission.close();
+    }
+
+    pub(super) fn note_journal(&self, journal: &impl Commits) {
+        self.journal_bytes.store(journal.journal_bytes(), Ordering::Relaxed);
+        self.pressure.store(journal.pressure().to_bits(), Ordering::Relaxed);
+    }
+
+    pub(super) fn pressure(&self) -> f64 {
+        f64::from_bits(self.pressure.load(Ordering::Relaxed))
     }
 
     pub(super) fn commit_begins(&self, now: Timestamp) {

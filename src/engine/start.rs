@@ -15,6 +15,7 @@ use super::owner::Owner;
 use super::service::Service;
 use super::signals::{Sentinel, Signals};
 use super::stats::Tally;
+use super::throttle::Throttle;
 use crate::clock::Clock;
 use crate::queue::Queue;
 use crate::queue::change::Change;
@@ -77,7 +78,7 @@ pub fn start<C: Commits>(
     parts.commits.commit(&parts.opening).map_err(StartError::Commit)?;
     let signals = Arc::new(Signals::new(settings.admission_bytes as usize));
     signals.commits.store(1, Ordering::Relaxed);
-    signals.journal_bytes.store(parts.commits.journal_bytes(), Ordering::Relaxed);
+    signals.note_journal(&parts.commits);
     let (owner_sender, inbox) = mpsc::channel();
     let shared = Shared {
         owner: owner_sender.clone(),
@@ -91,6 +92,7 @@ pub fn start<C: Commits>(
         max_streams: settings.max_streams,
         streams: Arc::new(Semaphore::new(settings.max_streams)),
         next_id: AtomicU64::new(1),
+        throttle: Throttle::new(),
     };
     parts.queue.grant_grace(clock.now(), RESTART_GRACE_MS);
     let threads = Threads::spawn(parts.commits, parts.folds, &clock, &signals, &owner_sender)?;

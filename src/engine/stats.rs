@@ -61,7 +61,7 @@ pub struct BrokerStats {
     pub commits: u64,
     /// Folds since the start.
     pub folds: u64,
-    /// Size of the journal's present generation.
+    /// Size of the journal on disk.
     pub journal_bytes: u64,
 }
 

@@ -64,6 +64,10 @@ impl Commits for Journal {
     fn journal_bytes(&self) -> u64 {
         self.committer.journal_bytes()
     }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
+    }
 }
 
 impl Folds for Folder {

@@ -154,10 +154,18 @@ fn lock(path: &Path) -> Result<HomeLock, OpenError> {
     Ok(HomeLock { _file: file })
 }
 
+/// Bytes that are free on the file system of `path`, for the broker's user.
+///
+/// # Errors
+/// Any error of the file system.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(path)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 fn check_space(path: &Path, needed: u64) -> Result<(), OpenError> {
-    let space = rustix::fs::statvfs(path)
-        .map_err(|error| OpenError::io(format!("the free space of {} is unknown", path.display()))(error.into()))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let unknown = OpenError::io(format!("the free space of {} is unknown", path.display()));
+    let free = free_bytes(path).map_err(unknown)?;
     if free < needed {
         return Err(OpenError::DiskFull { path: path.to_owned(), free, needed });
     }

@@ -153,11 +153,13 @@ impl SegmentLog for FileLog {
 
     fn create(&mut self, bytes: u64) -> io::Result<SegmentFile> {
         if let Some((prepared, making)) = self.next.take() {
-            let file = making.join().map_err(|_| io::Error::other("the maker of a segment panicked"))??;
-            let number = self.next_number();
-            self.files.insert(number, (file, prepared));
-            if prepared == bytes {
-                return Ok(number);
+            // What went wrong in the background shows again below, or is over.
+            if let Ok(Ok(file)) = making.join() {
+                let number = self.next_number();
+                self.files.insert(number, (file, prepared));
+                if prepared == bytes {
+                    return Ok(number);
+                }
             }
         }
         let number = self.next_number();

@@ -53,7 +53,7 @@ use crate::queue::change::Restored;
 
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
 pub use folder::{FoldError, Folder};
-pub use home::{FORMAT_VERSION, Identity};
+pub use home::{FORMAT_VERSION, Identity, free_bytes};
 pub use kv::{Batch, Kv, KvError, Visit};
 pub use log::{FileLog, SegmentFile, SegmentLog};
 pub use open_error::OpenError;

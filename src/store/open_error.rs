@@ -124,12 +124,18 @@ pub enum OpenError {
         /// What and where.
         what: String,
     },
+    /// The page store gives an error of its own.
+    #[error("the page store cannot be read: {problem}. {STEPS}")]
+    PagesFailed {
+        /// What it says.
+        problem: String,
+    },
     /// The messages found are not as many as counted.
     #[error("topic {} should have {counted} live messages and has {found}: data is lost. {STEPS}", topic.0)]
     CountMismatch {
         /// The topic.
         topic: TopicId,
-        /// By its totals; `None`: the totals contradict themselves.
+        /// By its totals.
         counted: u64,
         /// In pages and journal.
         found: u64,
@@ -161,7 +167,10 @@ impl OpenError {
 
 impl From<PagesError> for OpenError {
     fn from(error: PagesError) -> Self {
-        Self::PagesDamaged { what: error.to_string() }
+        match error {
+            PagesError::Kv(error) => Self::PagesFailed { problem: error.to_string() },
+            PagesError::Damaged { .. } => Self::PagesDamaged { what: error.to_string() },
+        }
     }
 }
 

@@ -89,18 +89,21 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
 }
 
-fn kv_error(error: impl std::fmt::Display) -> KvError {
-    KvError(error.to_string())
+/// Runs a call of sled, which panics on some kinds of damage, and makes one error of all that can go wrong.
+fn guarded<T, E: std::fmt::Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, KvError> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(|panic| KvError(panic_text(panic.as_ref())))?
+        .map_err(|error| KvError(error.to_string()))
 }
 
 impl Kv for SledPages {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        Ok(self.db.get(key).map_err(kv_error)?.map(|value| value.to_vec()))
+        Ok(guarded(|| self.db.get(key))?.map(|value| value.to_vec()))
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
-        for item in self.db.scan_prefix(prefix) {
-            let (key, value) = item.map_err(kv_error)?;
+        let mut items = self.db.scan_prefix(prefix);
+        while let Some((key, value)) = guarded(|| items.next().transpose())? {
             if visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }
@@ -116,12 +119,12 @@ impl Kv for SledPages {
                 None => sled_batch.remove(key),
             }
         }
-        self.db.apply_batch(sled_batch).map_err(kv_error)
+        guarded(|| self.db.apply_batch(sled_batch))
     }
 
     fn make_durable(&mut self) -> Result<(), KvError> {
-        self.db.flush().map_err(kv_error)?;
-        self.file.sync_data().map_err(kv_error)
+        guarded(|| self.db.flush())?;
+        guarded(|| self.file.sync_data())
     }
 
     fn disk_bytes(&self) -> u64 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord, Totals};
 use crate::queue::message::TopicId;
+use crate::queue::time::Timestamp;
 
 use super::chain::{Chain, find_segments, go_on};
 use super::codec::{Malformed, Reader, unseal};
@@ -41,6 +42,8 @@ pub struct Opened {
     pub identity: Identity,
     /// The end of the journal was torn: segment and offset of a commit that was never answered.
     pub torn: Option<(String, usize)>,
+    /// The page store had lost this fold, which the journal has repeated: a reason to check the disk.
+    pub repeated_fold: Option<u64>,
 }
 
 /// Opens a store on a log and a key-value store, giving what it holds to `sink` in the order of [`Restored`].
@@ -68,7 +71,8 @@ pub(super) fn open_locked(
     let state = PagesState::load(&*kv)?;
     let found = find_segments(&*log, &identity)?;
     let mut chain = Chain::read(&*log, &found.used, &state, state.mark.through)?;
-    if chain.noted_fold(&*log)? < state.mark.fold {
+    let noted = chain.noted_fold(&*log)?;
+    if noted < state.mark.fold {
         chain = Chain::read(&*log, &found.used, &state, state.mark.previous_through)?;
         let (pages, journal) = (state.mark.fold, chain.noted_fold(&*log)?);
         // A fold may have become durable without its note in the journal, but only one.
@@ -91,7 +95,8 @@ pub(super) fn open_locked(
     let mut journal = Journal::new(log, identity.store, options.segment_bytes, max_spares, start);
     journal.prepare(options.spare_segments).map_err(OpenError::io("no journal segment can be made"))?;
     let committer = Committer::new(journal, ledger, state.mark, options, unmarked, lock);
-    Ok(Opened { committer, folder, epoch, clean, identity, torn })
+    let repeated_fold = (noted > state.mark.fold).then_some(noted);
+    Ok(Opened { committer, folder, epoch, clean, identity, torn, repeated_fold })
 }
 
 fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>) -> Result<Folder, OpenError> {
@@ -198,6 +203,10 @@ fn restore_journal(
 ) -> Result<(), OpenError> {
     if state.arrivals > 0 {
         sink(Restored::Change(Change::ArrivalsReserved(state.arrivals)));
+    }
+    if state.epoch > 0 {
+        // The segment that told when may be gone.
+        sink(Restored::Change(Change::Opened { epoch: state.epoch, at: Timestamp::ZERO }));
     }
     chain.each_change(log, &mut |logged, bytes| {
         ledger.closed = matches!(logged, Logged::Closed { .. });

@@ -30,15 +30,18 @@ pub(crate) const START_MS: u64 = 1_700_000_000_000;
 pub(crate) struct Journal(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch that a test sets")]
 struct State {
     changes: Vec<Change>,
     commits: usize,
     is_held: bool,
     is_failing: bool,
     is_committing: bool,
+    pressure: f64,
     fold_wanted: bool,
     fold_held: bool,
     fold_failing: bool,
+    fold_panicking: bool,
     folds_noted: usize,
     /// Commits there had been when the last fold was noted.
     commits_at_fold: usize,
@@ -73,6 +76,11 @@ impl Journal {
         self.set(|state| (state.is_failing, state.is_held) = (true, false));
     }
 
+    /// From the next commit on the journal is that full.
+    pub(crate) fn press(&self, pressure: f64) {
+        self.set(|state| state.pressure = pressure);
+    }
+
     /// Waits until a commit is under way.
     pub(crate) fn wait_for_commit(&self) {
         drop(self.wait_while(|state| !state.is_committing));
@@ -92,6 +100,10 @@ impl Journal {
 
     pub(crate) fn fail_fold(&self) {
         self.set(|state| state.fold_failing = true);
+    }
+
+    pub(crate) fn panic_in_fold(&self) {
+        self.set(|state| state.fold_panicking = true);
     }
 
     pub(crate) fn folds_noted(&self) -> usize {
@@ -141,6 +153,10 @@ impl Commits for Journal {
     fn journal_bytes(&self) -> u64 {
         self.state().changes.len() as u64
     }
+
+    fn pressure(&self) -> f64 {
+        self.state().pressure
+    }
 }
 
 impl Folds for Journal {
@@ -149,6 +165,10 @@ impl Folds for Journal {
 
     fn run(&mut self, (): ()) -> Result<(), CommitFailure> {
         let state = self.wait_while(|state| state.fold_held);
+        if state.fold_panicking {
+            drop(state);
+            panic!("the test wants a panic in the fold");
+        }
         if state.fold_failing { Err("the fold is broken".into()) } else { Ok(()) }
     }
 }

@@ -135,7 +135,7 @@ impl Run {
             topic,
             key: key.map(|key| Key::parse(key).expect("a short key")),
             headers: Headers::default(),
-            body: Bytes::from_static(b"body"),
+            body: Bytes::from_static(self.pick(&[b"body", b"else"])),
             due,
             schedule,
             max_attempts: self.pick(&[None, None, None, Some(1), Some(2), Some(5)]),

@@ -115,7 +115,9 @@ impl Run {
             14 => self.lose_a_round(),
             15 => self.grant_grace(),
             16..=20 => (0..3).for_each(|_| self.fold()),
-            21..=39 => {
+            21..=23 => self.advance_a_little(),
+            24..=25 => self.load_slowly(),
+            26..=43 => {
                 self.advance();
                 let request = self.choose_lease();
                 self.apply(&request);
@@ -191,10 +193,30 @@ impl Run {
         }
         self.note(|| format!("advance by {limit} {effects:?}"));
         let held = self.held();
-        self.model.advance(self.now, &Did { answer: None, changes: &effects.changes });
+        self.model.advance(self.now, false, &Did { answer: None, changes: &effects.changes });
         compare::ended_leases(&held, &self.held(), &effects.ended_leases, &Command::ReturnAll(ConsumerId::NONE));
         self.mark_changes(&effects.changes);
         self.store.commit(&effects.changes);
+    }
+
+    /// A busy broker: a bounded piece of the timed work, then commands.
+    fn advance_a_little(&mut self) {
+        self.now = self.choose_instant();
+        let mut effects = Effects::default();
+        let interrupted = self.queue.advance(self.now, self.rng.usize(1..4), &mut effects);
+        self.note(|| format!("advance a little, more={interrupted} {effects:?}"));
+        let held = self.held();
+        self.model.advance(self.now, interrupted, &Did { answer: None, changes: &effects.changes });
+        compare::ended_leases(&held, &self.held(), &effects.ended_leases, &Command::ReturnAll(ConsumerId::NONE));
+        self.mark_changes(&effects.changes);
+        self.store.commit(&effects.changes);
+        if interrupted {
+            self.coverage.mark("advance interrupted");
+            for _ in 0..3 {
+                let command = if self.rng.bool() { self.choose_lease() } else { self.choose_command() };
+                self.apply(&command);
+            }
+        }
     }
 
     /// One step of a fold: it begins, becomes durable, or what is far leaves memory.
@@ -228,6 +250,35 @@ impl Run {
             self.coverage.mark("load");
             self.queue.loaded(self.now, loaded);
         }
+    }
+
+    /// A slow disk: commands, and steps of a fold, come between the question and the answer.
+    fn load_slowly(&mut self) {
+        (0..6).for_each(|_| self.fold());
+        self.now = self.choose_instant();
+        let Some(load) = self.queue.next_load(self.now) else { return };
+        let loaded = self.store.load(load);
+        self.note(|| format!("loading {loaded:?}"));
+        for _ in 0..self.rng.usize(1..5) {
+            match self.rng.u32(0..4) {
+                0 => self.fold(),
+                1 => {
+                    let command = self.choose_lease();
+                    // What is on its way cannot be leased, nor what comes after it.
+                    self.model.interrupted = true;
+                    self.apply(&command);
+                }
+                _ => {
+                    let command = self.choose_command();
+                    self.model.interrupted = true;
+                    self.apply(&command);
+                }
+            }
+        }
+        self.note(|| "loaded at last".to_owned());
+        self.coverage.mark("loaded late");
+        self.queue.loaded(self.now, loaded);
+        self.advance();
     }
 
     /// Does a command with the stored record of its message, if memory does not know it.

@@ -7,17 +7,14 @@
 use std::collections::BTreeMap;
 
 use duewheel::queue::change::{Change, Finished, Outcome, TopicRecord, Totals};
-use duewheel::queue::command::{
-    Command, ConsumerId, Due, FindRejection, KeyPolicy, Produce, ProduceRejection, Produced, Rejection, Reply, Target,
-    TopicRejection,
-};
-use duewheel::queue::limits::{Limits, MAX_ATTEMPTS};
+use duewheel::queue::command::{Command, ConsumerId, FindRejection, Rejection, Reply, Target, TopicRejection};
+use duewheel::queue::limits::Limits;
 use duewheel::queue::message::{Content, HistoryEntry, Message, MessageId, Progress, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::schedule::RetrySchedule;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
-use duewheel::queue::values::{ConsumerName, DedupId, Invalid, Key, TopicName};
+use duewheel::queue::values::{ConsumerName, DedupId, Key, TopicName};
 
 /// Longest delay that a paced topic may catch up with, milliseconds.
 pub(crate) const CATCH_UP_MS: u64 = 10;
@@ -38,6 +35,9 @@ pub(crate) struct Model {
     clock: Timestamp,
     /// Messages due at or before this instant are ready.
     pub(crate) advanced_to: Timestamp,
+    /// The last advance was stopped by its limit: some of what is due is not ready yet, and some leases are over and
+    /// have not expired.
+    pub(crate) interrupted: bool,
     pub(crate) topics: Vec<Topic>,
     pub(crate) entries: BTreeMap<u64, Entry>,
     /// Every message that ever ended and is still remembered, oldest first.
@@ -186,6 +186,7 @@ impl Model {
             opened_at,
             clock: opened_at,
             advanced_to: opened_at,
+            interrupted: false,
             topics: Vec::new(),
             entries: BTreeMap::new(),
             ended: Vec::new(),
@@ -197,7 +198,7 @@ impl Model {
     /// What the queue must answer.
     pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         self.clock = now;
-        let answer = match command {
+        match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
             Command::SetPaused { name, paused } => self.set_paused(name, *paused),
@@ -225,16 +226,25 @@ impl Model {
             Command::Redrive { topic, id } => {
                 self.redrive(now, topic, *id).map(Reply::Redrive).map_err(Rejection::Find)
             }
-        };
-        answer
+        }
     }
 
-    /// Leases that are over end, messages that are due become ready.
-    pub(crate) fn advance(&mut self, now: Timestamp, did: &Did) {
+    /// Leases that are over end, messages that are due become ready. If the queue stopped at its limit, those leases
+    /// end that it has ended.
+    pub(crate) fn advance(&mut self, now: Timestamp, interrupted: bool, did: &Did) {
         self.clock = now;
+        self.interrupted = interrupted;
+        let touched = |id: MessageId| {
+            did.changes.iter().any(|change| match change {
+                Change::Moved { message, .. } => message.id == id,
+                Change::Finished(finished) => finished.id == id,
+                _ => false,
+            })
+        };
         let mut over: Vec<(Timestamp, u64)> = Vec::new();
         for (&arrival, entry) in &self.entries {
-            if let Some(lease) = entry.lease.as_ref().filter(|lease| lease.deadline <= now) {
+            let lease = entry.lease.as_ref().filter(|lease| lease.deadline <= now);
+            if let Some(lease) = lease.filter(|_| !interrupted || touched(entry.id)) {
                 over.push((lease.deadline, arrival));
             }
         }
@@ -267,6 +277,8 @@ impl Model {
         self.opened_at = now;
         self.clock = now;
         self.advanced_to = now;
+        // Nothing has been advanced yet.
+        self.interrupted = true;
         self.next_arrival = reserved;
         for topic in &mut self.topics {
             topic.paced_since = now;
@@ -436,114 +448,6 @@ impl Model {
         };
         topic.record.paused = paused;
         Ok(Reply::Topic(topic.record.clone()))
-    }
-
-    fn produce(&mut self, now: Timestamp, produce: &Produce, did: &Did) -> Result<Produced, ProduceRejection> {
-        let Some(topic) = self.topic(&produce.topic) else {
-            return Err(ProduceRejection::TopicNotFound(produce.topic.clone()));
-        };
-        let (topic, settings) = (topic.record.id, topic.record.settings.clone());
-        self.check_produce(now, produce)?;
-        let asked = format!("{:?}", Produce { dedup_id: None, ..produce.clone() });
-        if let Some(dedup_id) = &produce.dedup_id {
-            let remembered = self.remembered_dedups(topic);
-            if let Some(first) = remembered.iter().find(|dedup| dedup.id == *dedup_id) {
-                if first.asked != asked {
-                    return Err(ProduceRejection::DedupIdReused { first: first.message });
-                }
-                return Ok(Produced { id: first.message, due_at: first.due_at, existing: true });
-            }
-            if remembered.len() >= settings.dedup_capacity as usize {
-                let oldest = remembered.iter().map(|dedup| dedup.expires_at).min().expect("a full window is not empty");
-                let (capacity, retry_after_ms) = (settings.dedup_capacity, oldest.since(now));
-                return Err(ProduceRejection::DedupWindowFull { capacity, retry_after_ms });
-            }
-        }
-        let produced = self.store_or_keep(now, topic, produce, did)?;
-        if let Some(id) = produce.dedup_id.clone() {
-            let expires_at = now.plus(settings.dedup_window_ms);
-            let (message, due_at) = (produced.id, produced.due_at);
-            self.dedups.push(Dedup { topic, id, asked, message, due_at, expires_at });
-        }
-        Ok(produced)
-    }
-
-    fn check_produce(&self, now: Timestamp, produce: &Produce) -> Result<(), Invalid> {
-        let bad = |field| Err(Invalid::new(field, "out of range"));
-        let max = self.limits.max_delay_ms;
-        if produce.body.len() > self.limits.max_body_bytes {
-            return bad("body");
-        }
-        match produce.due {
-            Some(Due::After(ms)) if ms > max => return bad("delay"),
-            Some(Due::At(at)) if at.since(now) > max => return bad("due_at"),
-            _ => {}
-        }
-        let tiers = produce.schedule.as_ref().map(RetrySchedule::tiers);
-        if tiers.is_some_and(|tiers| tiers.is_empty() || tiers.iter().any(|&tier| tier > max)) {
-            return bad("schedule");
-        }
-        if produce.max_attempts.is_some_and(|max| max == 0 || max > MAX_ATTEMPTS) {
-            return bad("max_attempts");
-        }
-        Ok(())
-    }
-
-    fn store_or_keep(
-        &mut self,
-        now: Timestamp,
-        topic: TopicId,
-        produce: &Produce,
-        did: &Did,
-    ) -> Result<Produced, ProduceRejection> {
-        let holder = produce.key.as_ref().and_then(|key| self.holder(topic, key));
-        if let Some(holder) = holder {
-            let (id, due_at) = (holder.id, holder.progress.due_at);
-            let (dead, leased) = (holder.progress.dead.is_some(), holder.lease.is_some());
-            match produce.key_policy {
-                KeyPolicy::Keep => return Ok(Produced { id, due_at, existing: true }),
-                KeyPolicy::Replace if leased => return Err(ProduceRejection::KeyInFlight { holder: id }),
-                KeyPolicy::Replace if !dead => self.finish(now, id.arrival, Outcome::Replaced, None),
-                KeyPolicy::Replace | KeyPolicy::Reject => {
-                    return Err(ProduceRejection::KeyInUse { holder: id, dead });
-                }
-            }
-        }
-        let settings = self.settings(topic);
-        let Some(Ok(Reply::Produced(answer))) = did.answer else { panic!("the message must be stored") };
-        let due_at = match produce.due {
-            Some(Due::After(ms)) => now.plus(ms),
-            Some(Due::At(at)) => at.max(now),
-            None => {
-                let schedule = produce.schedule.as_ref().unwrap_or(&settings.schedule);
-                jittered(now, schedule.wait(1).expect("not empty"), &settings, answer.due_at)
-            }
-        };
-        let arrival = answer.id.arrival;
-        assert!(arrival >= self.next_arrival, "arrival {arrival} was used before {}", self.next_arrival);
-        self.next_arrival = arrival + 1;
-        let content = Content {
-            key: produce.key.clone(),
-            headers: produce.headers.clone(),
-            body: produce.body.clone(),
-            schedule: produce.schedule.clone(),
-            max_attempts: produce.max_attempts,
-            explicit_first_wait: produce.due.is_some(),
-            produced_at: now,
-        };
-        let id = MessageId { topic, birth_due: due_at, arrival };
-        let entry = Entry {
-            id,
-            content: content.into(),
-            progress: Progress::new(due_at),
-            history: Vec::new(),
-            lease: None,
-            suspected: false,
-            suspected_now: false,
-        };
-        self.entries.insert(arrival, entry);
-        self.topic_mut(topic).totals.produced += 1;
-        Ok(Produced { id, due_at, existing: false })
     }
 }
 

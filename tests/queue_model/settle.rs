@@ -39,8 +39,13 @@ impl Model {
         let paused = self.topic_mut(topic).record.paused;
         let ready: Vec<u64> = self.ready(topic).iter().map(|entry| entry.id.arrival).collect();
         let mut take = if paused { 0 } else { request.max.min(room).min(ready.len()) };
+        let Some(Ok(Reply::Leased(taken))) = did.answer else { panic!("a lease is answered with deliveries") };
+        if self.interrupted {
+            // The first of what is due, as far as the queue has got; nothing may be passed over.
+            assert!(taken.len() <= take, "{} deliveries of {take} possible", taken.len());
+            take = taken.len();
+        }
         if settings.rate.is_some() {
-            let Some(Ok(Reply::Leased(taken))) = did.answer else { panic!("a lease is answered with deliveries") };
             take = self.paced(now, topic, take, taken.len());
         }
         let deadline = now.plus(request.lease_ms.unwrap_or(settings.lease_ms));

@@ -2,7 +2,7 @@
 
 use crate::queue::change::Change;
 use crate::store::log::SegmentLog;
-use crate::store::segment::{HeaderState, SegmentHeader, scan};
+use crate::store::segment::{HeaderState, SegmentHeader, finish_record, scan};
 use crate::store::{OpenError, StoreOptions};
 
 use super::model::Model;
@@ -172,6 +172,32 @@ fn segments_are_used_again_and_old_records_in_them_are_never_taken_for_new_ones(
 }
 
 #[test]
+fn a_record_of_another_use_of_the_segment_is_not_taken_even_with_the_right_commit_number() {
+    let header = |sequence| SegmentHeader {
+        store: [7; 16],
+        epoch: 1,
+        sequence,
+        first_commit: 5,
+        fold: 0,
+        folded_through: 0,
+        live: 0,
+    };
+    let record = |sequence, commit| {
+        let mut record = vec![0; 16];
+        record.extend_from_slice(b"payload");
+        finish_record(&mut record, &header(sequence), commit);
+        record
+    };
+    let segment = |records: [Vec<u8>; 2]| [header(3).encode().to_vec(), records.concat(), vec![0; 64]].concat();
+    let good = scan(&segment([record(3, 5), record(3, 6)]), &header(3));
+    assert_eq!((good.records.len(), good.torn, good.later), (2, false, None));
+    let old = scan(&segment([record(3, 5), record(2, 6)]), &header(3));
+    assert_eq!((old.records.len(), old.later), (1, None));
+    let damaged = scan(&segment([record(2, 5), record(3, 6)]), &header(3));
+    assert_eq!((damaged.records.len(), damaged.later), (0, Some(512 + 24)));
+}
+
+#[test]
 fn pages_that_went_back_by_one_fold_are_repeated_from_the_journal() {
     for seed in 0..20 {
         let (media, snapshots, model) = folded(4, seed);
@@ -179,6 +205,7 @@ fn pages_that_went_back_by_one_fold_are_repeated_from_the_journal() {
         let (mut opened, restored) = rolled_back.open(TINY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let difference = model.difference(&restored, START.plus(1_000_000));
         assert_eq!(difference, None, "seed {seed}");
+        assert_eq!(opened.repeated_fold, Some(4), "seed {seed}");
         // And the repeated fold is good too.
         let job = opened.committer.freeze(START).expect("there is something to fold");
         let done = opened.folder.run(job).expect("folds");

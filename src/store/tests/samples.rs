@@ -235,7 +235,7 @@ impl Samples {
         model.messages.values().nth(at as usize).cloned()
     }
 
-    fn produce(&mut self, topic: TopicId, now: Timestamp, body: u64) -> Change {
+    pub(super) fn produce(&mut self, topic: TopicId, now: Timestamp, body: u64) -> Change {
         // Arrival numbers only need to be new; the seconds keep equal due times likely.
         let arrival = self.chance.number() >> 8;
         let due = self.due(now);

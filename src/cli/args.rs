@@ -1,0 +1,151 @@
+//! Values as people write them: spans, schedules, rates, instants, sizes, headers. One parser each.
+
+use std::fmt;
+
+use crate::queue::limits::MAX_RATE_DELIVERIES;
+use crate::queue::schedule::{RetrySchedule, format_duration, parse_duration};
+use crate::queue::time::Timestamp;
+
+/// Milliseconds of a span such as `30s` or `1h30m`.
+pub(super) fn duration_ms(text: &str) -> Result<u64, String> {
+    parse_duration(text)
+}
+
+/// A retry schedule such as `1s,2s,5x10s`.
+pub(super) fn schedule(text: &str) -> Result<RetrySchedule, String> {
+    RetrySchedule::parse("schedule", text).map_err(|invalid| invalid.problem)
+}
+
+/// A cap that can be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cap<T> {
+    /// No cap.
+    None,
+    /// At most this.
+    At(T),
+}
+
+impl<T> Cap<T> {
+    /// The cap, if there is one.
+    pub(super) fn value(self) -> Option<T> {
+        match self {
+            Self::None => None,
+            Self::At(cap) => Some(cap),
+        }
+    }
+}
+
+/// So many in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    /// How many in a period.
+    pub(super) count: u32,
+    /// The period, milliseconds.
+    pub(super) period_ms: u64,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = format_duration(self.period_ms);
+        let unit = period.strip_prefix('1').filter(|unit| unit.chars().all(char::is_alphabetic));
+        write!(f, "{}/{}", self.count, unit.unwrap_or(&period))
+    }
+}
+
+/// A rate such as `20/s` or `1/3s`.
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    let problem = || format!("'{text}' is not a rate; write it as 20/s, 600/m or 1/3s");
+    let (count, period) = text.split_once('/').ok_or_else(problem)?;
+    let count = count.trim().parse().ok().filter(|n| (1..=MAX_RATE_DELIVERIES).contains(n)).ok_or_else(problem)?;
+    let period = period.trim();
+    let named = if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
+    let period_ms = parse_duration(&named).ok().filter(|&ms| ms > 0).ok_or_else(problem)?;
+    Ok(Rate { count, period_ms })
+}
+
+/// A rate, or `none`.
+pub(super) fn rate_or_none(text: &str) -> Result<Cap<Rate>, String> {
+    if text == "none" { Ok(Cap::None) } else { rate(text).map(Cap::At) }
+}
+
+/// A number of at least 1, or `none`.
+pub(super) fn number_or_none(text: &str) -> Result<Cap<u32>, String> {
+    if text == "none" {
+        return Ok(Cap::None);
+    }
+    let problem = || format!("'{text}' is not a number of at least 1, nor 'none'");
+    text.parse().ok().filter(|&n| n >= 1).map(Cap::At).ok_or_else(problem)
+}
+
+/// An instant in RFC 3339, such as `2026-12-01T09:30:00+01:00`.
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+    let problem = || format!("'{text}' is not an instant; write it as 2026-12-01T09:30:00Z or with an offset");
+    let instant: jiff::Timestamp = text.parse().map_err(|_| problem())?;
+    u64::try_from(instant.as_millisecond()).map(Timestamp::from_millis).map_err(|_| problem())
+}
+
+/// An instant as people read it: RFC 3339 in UTC, with milliseconds.
+pub(super) fn instant_text(at: Timestamp) -> String {
+    let instant = i64::try_from(at.as_millis()).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    instant.map_or_else(|| format!("{} ms", at.as_millis()), |instant| format!("{instant:.3}"))
+}
+
+/// Bytes: a number, or one with `KiB` or `MiB`.
+pub(super) fn bytes(text: &str) -> Result<usize, String> {
+    let problem = || format!("'{text}' is not a size; write it as 65536, 64KiB or 1MiB");
+    let (number, scale) = match (text.strip_suffix("KiB"), text.strip_suffix("MiB")) {
+        (Some(number), _) => (number, 1024),
+        (_, Some(number)) => (number, 1024 * 1024),
+        _ => (text, 1),
+    };
+    number.trim().parse::<usize>().ok().and_then(|n| n.checked_mul(scale)).ok_or_else(problem)
+}
+
+/// A header such as `trace=abc`.
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is not a header; write it as NAME=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written_as_people_do() {
+        for (text, count, period_ms) in [("20/s", 20, 1_000), ("1/3s", 1, 3_000), ("600/m", 600, 60_000)] {
+            let parsed = rate(text).expect(text);
+            assert_eq!(parsed, Rate { count, period_ms });
+            assert_eq!(parsed.to_string(), text);
+        }
+        for bad in ["", "20", "0/s", "/s", "20/", "20/0s", "-1/s", "1.5/s", "20/y"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+        assert_eq!(rate_or_none("none"), Ok(Cap::None));
+        assert_eq!(number_or_none("none"), Ok(Cap::None));
+        assert!(number_or_none("0").is_err());
+    }
+
+    #[test]
+    fn instants_are_rfc_3339_with_any_offset() {
+        let at = instant("2026-12-01T09:30:00+01:00").expect("with an offset");
+        assert_eq!(instant_text(at), "2026-12-01T08:30:00.000Z");
+        assert_eq!(instant(&instant_text(at)), Ok(at));
+        for bad in ["", "tomorrow", "2026-12-01", "2026-12-01T09:30:00", "1960-01-01T00:00:00Z"] {
+            assert!(instant(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_headers_name_the_expected_form() {
+        assert_eq!(bytes("64KiB"), Ok(65_536));
+        assert_eq!(bytes("1MiB"), Ok(1_048_576));
+        assert_eq!(bytes("17"), Ok(17));
+        assert!(bytes("1GB").expect_err("unknown unit").contains("64KiB"));
+        assert_eq!(header("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(header("=b").is_err());
+        assert!(header("a").is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Exit codes, and how a failure is told to a person: what failed, whether it was done, what to do next.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use tonic::Code;
+
+use crate::client::{Error, Outcome};
+use crate::queue::schedule::format_duration;
+
+/// Every exit code of the program. The numbers above 2 are those of `sysexits.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Done as asked.
+    Ok = 0,
+    /// Not done, or only in part.
+    Failed = 1,
+    /// The command or a value in it is wrong.
+    Usage = 2,
+    /// No broker answers at the endpoint.
+    Unreachable = 69,
+    /// The same command may succeed later.
+    Temporary = 75,
+    /// The configuration or the data directory has to be put right.
+    Config = 78,
+}
+
+/// The list of exit codes as help texts show it.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0   done as asked
+  1   failed
+  2   wrong usage
+  69  no broker at the endpoint
+  75  temporary: try again
+  78  wrong configuration"
+    };
+}
+pub(super) use exit_codes;
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A command that did not succeed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The exit code.
+    pub(super) exit: Exit,
+    message: String,
+    outcome: Option<Outcome>,
+    next: Option<String>,
+}
+
+impl Failure {
+    /// A failure with nothing to add.
+    pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), outcome: None, next: None }
+    }
+
+    /// An end with an exit code alone: everything has been said already.
+    pub(super) fn silent(exit: Exit) -> Self {
+        Self::new(exit, "")
+    }
+
+    /// The same failure with another exit code.
+    pub(super) fn exit(self, exit: Exit) -> Self {
+        Self { exit, ..self }
+    }
+
+    /// What the person can do about it.
+    pub(super) fn next(self, next: impl Into<String>) -> Self {
+        Self { next: Some(next.into()), ..self }
+    }
+
+    /// `what`, such as "produce to 'orders'", failed in a call to the broker.
+    pub(super) fn call(what: impl fmt::Display, error: &Error) -> Self {
+        let reason = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let field = error.field().map(|field| format!("{field}: ")).unwrap_or_default();
+        let text = if error.message().starts_with(&field) { "" } else { &field };
+        Self {
+            exit: exit_of(error),
+            message: format!("cannot {what}: {text}{}{reason}", error.message()),
+            outcome: Some(error.outcome()),
+            next: next_step(error),
+        }
+    }
+
+    /// Tells it on stderr.
+    pub(super) fn report(&self) {
+        if self.message.is_empty() {
+            return;
+        }
+        eprintln!("error: {}", self.message);
+        if let Some(outcome) = self.outcome {
+            eprintln!("  outcome: {}", outcome_text(outcome));
+        }
+        if let Some(next) = &self.next {
+            eprintln!("  next: {next}");
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Writing the output failed; a reader that went away (`| head`) needs no words.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::silent(Exit::Failed),
+            _ => Self::new(Exit::Failed, format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+/// The exit code of a failed call.
+pub(super) fn exit_of(error: &Error) -> Exit {
+    if error.is_unreachable() {
+        Exit::Unreachable
+    } else if error.code() == Code::InvalidArgument {
+        Exit::Usage
+    } else if error.is_temporary() {
+        Exit::Temporary
+    } else {
+        Exit::Failed
+    }
+}
+
+fn outcome_text(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::NotDone => "not done; nothing was changed",
+        Outcome::Done => "done",
+        Outcome::Unknown => "unknown; it may or may not have been done",
+    }
+}
+
+fn next_step(error: &Error) -> Option<String> {
+    if error.is_unreachable() {
+        return Some("start the broker (duewheel serve), or name it with --endpoint or DUEWHEEL_ENDPOINT".to_owned());
+    }
+    let known = match error.reason() {
+        Some("TOPIC_NOT_FOUND") => Some("create the topic (duewheel topic create NAME), or see duewheel topic list"),
+        Some("TOPIC_EXISTS") => Some("change it with duewheel topic update"),
+        Some("KEY_IN_USE" | "KEY_IN_FLIGHT") => {
+            Some("see the holder with duewheel message show --key, or choose another --key-policy")
+        }
+        Some("DEDUP_ID_REUSED") => Some("use another --dedup-id, or repeat exactly what was produced first"),
+        Some("DEDUP_WINDOW_FULL") => Some("wait, or raise --dedup-capacity of the topic"),
+        Some("MESSAGE_NOT_FOUND") => {
+            Some("check the topic and the id or key; ended messages are remembered for a time")
+        }
+        _ => None,
+    };
+    if let Some(known) = known {
+        return Some(known.to_owned());
+    }
+    match (error.outcome(), error.retry_after()) {
+        (Outcome::Unknown, _) => Some("repeat it (a produce with the same --dedup-id), or look first".to_owned()),
+        (_, Some(wait)) => {
+            let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            Some(format!("try again in {}", format_duration(ms)))
+        }
+        _ if error.is_temporary() => Some("try again".to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_exit_code() {
+        let cases = [
+            (Status::invalid_argument("x"), Exit::Usage),
+            (Status::not_found("x"), Exit::Failed),
+            (Status::already_exists("x"), Exit::Failed),
+            (Status::unavailable("x"), Exit::Temporary),
+            (Status::resource_exhausted("x"), Exit::Temporary),
+            (Status::internal("x"), Exit::Failed),
+        ];
+        for (status, want) in cases {
+            let code = status.code();
+            assert_eq!(exit_of(&Error::from(status)), want, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_says_what_failed_whether_it_was_done_and_what_to_do_next() {
+        let failure = Failure::call("produce to 'orders'", &Error::from(Status::unavailable("connection reset")));
+        assert_eq!(failure.message, "cannot produce to 'orders': connection reset");
+        assert_eq!(failure.outcome, Some(Outcome::Unknown));
+        assert!(failure.next.expect("an unknown outcome needs advice").contains("--dedup-id"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line: `duewheel NOUN VERB`, or a verb alone where there is one noun.
+//!
+//! What is asked for goes to stdout, in the format of `-o`; everything else goes to stderr. A failure says what
+//! failed, whether it was done, and what to do next; its exit code is one of the list in [`exit`]. Values are
+//! written as people write them: spans as `30m`, instants in RFC 3339, schedules as `1s,2s,5x10s`.
+//!
+//! The commands only translate: arguments into calls of [`crate::client`], answers into rows. `serve` alone is
+//! about this process; it translates the configuration into the settings of [`crate::server`].
+
+mod args;
+mod body;
+mod config;
+mod consume;
+mod dead;
+mod exec;
+mod exit;
+mod log;
+mod message;
+mod message_view;
+mod output;
+mod produce;
+mod produce_file;
+mod progress;
+mod serve;
+mod session;
+mod signals;
+mod stats;
+mod topic;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::exit::{Exit, Failure, exit_codes};
+use self::session::Session;
+
+/// A durable delayed-message queue: produce now, deliver when due, retry along delay tiers until settled.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 120, after_help = exit_codes!(), after_long_help = HELP, propagate_version = true)]
+struct Cli {
+    #[command(flatten)]
+    session: Session,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const HELP: &str = concat!(
+    "\
+Spans are written as 250ms, 30s, 5m, 1h30m or 2d; instants in RFC 3339, such as 2026-12-01T09:30:00Z; retry \
+schedules as 1s,2s,5x10s.
+
+Examples:
+  duewheel serve
+  duewheel topic create dropped-orders --schedule 1s,2s,5s,10s
+  duewheel produce dropped-orders '{\"amount\":1999}' --key ORD-1
+  duewheel consume dropped-orders --max 1
+  duewheel message show dropped-orders --key ORD-1
+
+",
+    exit_codes!()
+);
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the broker
+    Serve(config::ServeArgs),
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// The commands that talk to a broker.
+#[derive(Debug, Subcommand)]
+enum ClientCommand {
+    /// Create, list, show, update, pause or resume topics
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel topic create dropped-orders\n  duewheel topic list")]
+    Topic(topic::TopicCommand),
+    /// Produce a message, or every line of a file
+    Produce(produce::ProduceArgs),
+    /// Consume messages: print them, or run a command for each
+    Consume(consume::ConsumeArgs),
+    /// Show, cancel or reschedule one message
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
+    Message(message::MessageCommand),
+    /// List or redrive dead letters
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
+    Dead(dead::DeadCommand),
+    /// Show counts, lateness and the state of the broker
+    Stats(stats::StatsArgs),
+    /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if nobody answers
+    #[command(after_long_help = "Examples:\n  duewheel health\n  duewheel health --endpoint http://10.0.0.7:7383")]
+    Health,
+}
+
+/// Parses the command line, runs the command and returns the exit code of the process.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that cannot be printed has no reader.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+        }
+    };
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Client(command) => run_client(&cli.session, command),
+    };
+    match result {
+        Ok(()) => Exit::Ok.into(),
+        Err(failure) => {
+            failure.report();
+            failure.exit.into()
+        }
+    }
+}
+
+fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> {
+    log::start_quiet();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot start threads: {error}")))?;
+    let result = runtime.block_on(async {
+        match command {
+            ClientCommand::Topic(command) => topic::run(session, command).await,
+            ClientCommand::Produce(args) => produce::run(session, args).await,
+            ClientCommand::Consume(args) => consume::run(session, args).await,
+            ClientCommand::Message(command) => message::run(session, command).await,
+            ClientCommand::Dead(command) => dead::run(session, command).await,
+            ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Health => stats::health(session).await,
+        }
+    });
+    // A thread that still reads stdin must not hold the process.
+    runtime.shutdown_background();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed_and_each_help_has_examples() {
+        let mut cli = Cli::command();
+        cli.build();
+        cli.clone().debug_assert();
+        check(&cli, "duewheel");
+    }
+
+    fn check(command: &clap::Command, path: &str) {
+        let help = command.clone().render_long_help().to_string();
+        assert!(help.contains("Examples:"), "{path} --help has no examples");
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            check(sub, &format!("{path} {}", sub.get_name()));
+        }
+    }
+}

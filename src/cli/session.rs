@@ -1,0 +1,31 @@
+//! What every client command shares: where the broker is, and how to print.
+
+use clap::Args;
+
+use super::exit::{Exit, Failure, exit_of};
+use super::output::Format;
+use crate::client::{Client, DEFAULT_ENDPOINT, Options};
+
+/// Options of every client command.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Session {
+    /// URL of the broker
+    #[arg(long, global = true, value_name = "URL", env = "DUEWHEEL_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
+    pub(super) endpoint: String,
+    /// How to print data on stdout
+    #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub(super) format: Format,
+}
+
+impl Session {
+    /// Connects to the broker.
+    pub(super) async fn connect(&self) -> Result<Client, Failure> {
+        Client::connect(Options::new(&self.endpoint)).await.map_err(|error| {
+            if exit_of(&error) == Exit::Unreachable {
+                Failure::call(format!("reach a broker at {}", self.endpoint), &error)
+            } else {
+                Failure::new(Exit::Usage, error.message())
+            }
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! The engine on the real store: folds beside commits, restarts, and the numbers that must never repeat.
+
+mod engine_support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use duewheel::clock::{Clock, ManualTime, StepPolicy};
+use duewheel::engine::{CommitFailure, Commits, EngineHandle, EngineSettings, Parts, Status, start};
+use duewheel::queue::change::Change;
+use duewheel::queue::command::{Command, Reply};
+use duewheel::queue::limits::Limits;
+use duewheel::queue::receipt::ReceiptKey;
+use duewheel::queue::settings::TopicSettings;
+use duewheel::queue::time::Timestamp;
+use duewheel::queue::{Effects, Restore};
+use duewheel::store::{self, Committer, FoldDone, FoldJob, Folder, StoreOptions};
+
+use engine_support::{START_MS, fetch, produce, topic};
+
+/// A committer that folds as soon as there is a little.
+struct Disk {
+    committer: Committer,
+    clock: Clock,
+}
+
+impl Commits for Disk {
+    type Folds = Folder;
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+        Ok(self.committer.commit(changes)?)
+    }
+
+    fn fold_due(&mut self) -> Option<FoldJob> {
+        self.committer.fold_due(self.clock.now())
+    }
+
+    fn folded(&mut self, done: FoldDone) -> Result<(), CommitFailure> {
+        Ok(self.committer.folded(done)?)
+    }
+
+    fn journal_bytes(&self) -> u64 {
+        self.committer.journal_bytes()
+    }
+
+    fn pressure(&self) -> f64 {
+        self.committer.pressure()
+    }
+}
+
+/// Starts an engine on the directory. Also gives the folds that the store has seen before.
+fn open(directory: &Path, time: &ManualTime) -> (EngineHandle, u64) {
+    let clock = time.clock(StepPolicy::Report);
+    let options = StoreOptions {
+        segment_bytes: 256 << 10,
+        spare_segments: 1,
+        generation_bytes: 32 << 10,
+        carry_horizon_ms: 1_000,
+        min_free_bytes: 0,
+        ..StoreOptions::default()
+    };
+    let mut restore = Restore::new(Limits::default());
+    let opened = store::open(directory, options, &mut |restored| restore.record(restored)).expect("it opens");
+    let folds = opened.committer.folds();
+    let mut effects = Effects::default();
+    let queue = restore.finish(clock.now(), &mut effects);
+    assert_eq!(queue.epoch(), opened.epoch, "queue and store agree on the number of the run");
+    let parts = Parts {
+        queue,
+        opening: effects.changes,
+        commits: Disk { committer: opened.committer, clock: clock.clone() },
+        folds: opened.folder,
+        receipt_key: ReceiptKey::new(opened.identity.secret),
+    };
+    (start(EngineSettings::default(), parts, clock).expect("it starts"), folds)
+}
+
+/// Produces messages, some due now and some far, and returns their arrival numbers.
+async fn produce_some(engine: &EngineHandle, count: usize) -> Vec<u64> {
+    let commands = (0..count).map(|n| produce("t", if n % 2 == 0 { 0 } else { 3_600_000 })).collect();
+    let results = engine.apply_all(commands).await.expect("the engine serves");
+    let arrival = |result| match result {
+        Ok(Reply::Produced(produced)) => produced.id.arrival,
+        other => panic!("{other:?}"),
+    };
+    results.into_iter().map(arrival).collect()
+}
+
+#[tokio::test]
+async fn nothing_is_lost_and_no_number_repeats_over_folds_and_restarts() {
+    let directory = TempDir::new().expect("there is room");
+    let time = ManualTime::new(Timestamp::from_millis(START_MS));
+    let mut arrivals = BTreeSet::new();
+    let (mut produced, mut acked) = (0, 0);
+    for run in 1..=6_u32 {
+        let (engine, folds) = open(directory.path(), &time);
+        assert!(folds >= u64::from(run - 1), "each run must reach the pages: {folds} folds before run {run}");
+        if run == 1 {
+            let create = Command::CreateTopic { name: topic("t"), settings: TopicSettings::default() };
+            engine.apply(create).await.expect("the engine serves").expect("the topic is new");
+        }
+        for _ in 0..8 {
+            let new = produce_some(&engine, 200).await;
+            produced += new.len() as u64;
+            assert!(new.into_iter().all(|arrival| arrivals.insert(arrival)), "an arrival number repeats");
+            let leased = engine.fetch(fetch("t", 50, 0)).await.expect("it serves").expect("the topic exists");
+            let acks = leased.iter().map(|delivery| Command::Ack(delivery.receipt)).collect();
+            let results = engine.apply_all(acks).await.expect("the engine serves");
+            assert!(results.iter().all(Result::is_ok));
+            acked += results.len() as u64;
+            assert!(leased.iter().all(|delivery| delivery.receipt.epoch == run));
+        }
+        let stats = engine.stats(None).await.expect("it serves").expect("no topic was named");
+        let counts = &stats.topics[0].counts;
+        assert_eq!((counts.totals.produced, counts.totals.acked), (produced, acked), "run {run}");
+        assert_eq!(counts.scheduled + counts.ready + counts.leased + counts.dead, produced - acked, "run {run}");
+        assert_eq!(stats.broker.epoch, run);
+        engine.shutdown().await;
+        assert_eq!(*engine.status().borrow(), Status::Stopped);
+    }
+}
+
+#[tokio::test]
+async fn receipts_outlive_a_clean_stop_on_disk() {
+    let directory = TempDir::new().expect("there is room");
+    let time = ManualTime::new(Timestamp::from_millis(START_MS));
+    let (engine, _) = open(directory.path(), &time);
+    let create = Command::CreateTopic { name: topic("t"), settings: TopicSettings::default() };
+    engine.apply(create).await.expect("the engine serves").expect("the topic is new");
+    produce_some(&engine, 2).await;
+    let leased = engine.fetch(fetch("t", 1, 0)).await.expect("it serves").expect("the topic exists");
+    let sealed = engine.receipt_key().seal(&leased[0].receipt);
+    engine.shutdown().await;
+    drop(engine);
+
+    let (engine, _) = open(directory.path(), &time);
+    let receipt = engine.receipt_key().open(&sealed).expect("the secret is the store's");
+    let ack = engine.apply(Command::Ack(receipt)).await.expect("the engine serves");
+    assert_eq!(ack, Ok(Reply::Acked { repeated: false }));
+    engine.shutdown().await;
+}
