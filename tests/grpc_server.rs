@@ -162,13 +162,19 @@ async fn a_drain_with_an_open_unread_stream_ends_within_its_deadline() {
     for _ in 0..10 {
         produce(&mut queue, "orders", vec![message("", &"x".repeat(200_000)); 10]).await;
     }
-    let unread = Consuming::start(&mut queue, "orders", 10_000).await;
+    let mut unread = Consuming::start(&mut queue, "orders", 10_000).await;
     let mut health = HealthClient::new(broker.connect().await);
     let watch = health.watch(HealthCheckRequest::default()).await.expect("a watch");
     let idle = tokio::net::TcpStream::connect(broker.grpc).await.expect("a connection that says nothing");
     until(|| async { broker.stats("orders").await.leased > 0 }).await;
-    broker.stop().await.expect("the stream is cut and the end is clean");
-    drop((unread, watch, idle));
+    broker.stop().await.expect("the end is clean");
+    let end = loop {
+        if let Err(end) = unread.next().await {
+            break end;
+        }
+    };
+    assert!(tonic_types::StatusExt::get_details_error_info(&end).is_none(), "cut, not ended in order: {end:?}");
+    drop((watch, idle));
 }
 
 #[tokio::test]

@@ -2,13 +2,19 @@
 
 mod grpc_harness;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use duewheel::engine::EngineSettings;
 use duewheel::pb;
 use duewheel::pb::consume_request::Frame;
+use duewheel::pb::queue_service_client::QueueServiceClient;
 use duewheel::pb::settlement_result::Result as Settled;
 use duewheel::server::Settings;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
 
 use grpc_harness::{
     Consuming, Running, is_acked, is_pending, item_status, message, produce, reason, settings, until, within,
@@ -70,31 +76,43 @@ async fn a_malformed_request_ends_a_produce_stream_after_the_answers_before_it()
 }
 
 #[tokio::test]
-async fn a_produce_stream_whose_answers_are_not_read_stops_alone() {
-    let broker = Running::start().await;
+async fn produce_streams_whose_answers_are_not_read_hold_up_nobody_else() {
+    let settings = Settings { drain_deadline: Duration::from_millis(200), ..settings() };
+    let broker = Running::start_with(settings, EngineSettings::default()).await;
     broker.create_topic("orders", pb::TopicSettings::default()).await;
-    let mut queue = broker.queue().await;
-    let (requests, outgoing) = mpsc::channel(1);
-    let responses = within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream");
-    // 250 kB a frame: the pipeline and the windows of the connection are full long before these are sent.
-    let body = "x".repeat(250_000);
-    let sending = tokio::spawn(async move {
-        for _ in 0..2_000 {
-            let messages = vec![message("", &body)];
-            let frame = pb::ProduceStreamRequest { topic: "orders".to_owned(), messages };
-            if requests.send(frame).await.is_err() {
-                break;
+    // As the broker does, the client leaves room on the connection for all its streams.
+    let endpoint = Endpoint::from_shared(format!("http://{}", broker.grpc)).expect("an address");
+    let endpoint = endpoint.initial_stream_window_size(64 * 1024).initial_connection_window_size(16 * 1024 * 1024);
+    let mut queue = QueueServiceClient::new(within(endpoint.connect()).await.expect("the broker accepts"));
+    // Refusals are long, so the client's window for the answers is soon used up; and one frame is larger than what
+    // may be sent on a stream before it is read.
+    let bad = pb::NewMessage { key_policy: 99, ..message("", &"x".repeat(1_000)) };
+    let frame = pb::ProduceStreamRequest { topic: "orders".to_owned(), messages: vec![bad; 300] };
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        let (requests, outgoing) = mpsc::channel(1);
+        let responses = within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream");
+        let (counter, frame) = (Arc::clone(&sent), frame.clone());
+        let sending = tokio::spawn(async move {
+            while requests.send(frame.clone()).await.is_ok() {
+                counter.fetch_add(1, Ordering::SeqCst);
             }
-        }
-    });
-    // The other stream shares the connection, the engine and the broker's only network thread.
-    let mut other = queue.clone();
-    for n in 0..50 {
-        within(produce(&mut other, "orders", vec![message(&format!("k-{n}"), "b")])).await;
+        });
+        unread.push((responses, sending));
     }
-    assert!(!sending.is_finished(), "the broker takes no more than it has answered and room for");
-    drop(responses);
-    within(sending).await.expect("the sender ends with its stream");
+    // The other calls share the connection, and go on long after the streams have come to a stand.
+    let (mut other, mut calls, mut calls_at_a_stand, mut seen) = (queue.clone(), 0, 0, 0);
+    while calls_at_a_stand < 200 {
+        within(produce(&mut other, "orders", vec![message(&format!("k-{calls}"), "b")])).await;
+        calls += 1;
+        let now = sent.load(Ordering::SeqCst);
+        calls_at_a_stand = if now == seen && now > 0 { calls_at_a_stand + 1 } else { 0 };
+        seen = now;
+    }
+    for (_, sending) in unread {
+        sending.abort();
+    }
     broker.stop().await.expect("a clean end");
 }
 
@@ -291,7 +309,7 @@ async fn a_consumer_that_does_not_read_holds_up_nobody() {
 #[tokio::test]
 async fn streams_and_waiting_fetches_beyond_the_limit_are_refused_until_one_ends() {
     let engine = EngineSettings { max_streams: 1, max_waiters: 1, ..EngineSettings::default() };
-    let broker = Running::start_with(Settings { ..settings() }, engine).await;
+    let broker = Running::start_with(settings(), engine).await;
     broker.create_topic("orders", pb::TopicSettings::default()).await;
     let mut queue = broker.queue().await;
     let first = Consuming::start(&mut queue, "orders", 1).await;

@@ -87,7 +87,7 @@ pub(super) fn check_count(path: &str, count: usize) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::command::{FindRejection, SettleRejection};
+    use crate::queue::command::{ConsumerId, FindRejection, SettleRejection};
     use crate::queue::values::{Invalid, TopicName};
 
     #[test]
@@ -111,11 +111,8 @@ mod tests {
     fn a_failed_engine_does_not_hide_what_was_refused_before() {
         let mut batch = Batch::with_capacity(2);
         batch.extend("acks", vec![false, true], |good| {
-            if good {
-                Ok(Command::ReturnAll(crate::queue::command::ConsumerId::NONE))
-            } else {
-                Err(FindRejection::Invalid(Invalid::new("field", "is bad")).into())
-            }
+            let bad = FindRejection::Invalid(Invalid::new("field", "is bad"));
+            if good { Ok(Command::ReturnAll(ConsumerId::NONE)) } else { Err(bad.into()) }
         });
         let codes: Vec<i32> = batch
             .failed(&EngineError::Draining)

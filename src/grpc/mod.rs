@@ -1,8 +1,9 @@
 //! The gRPC adapter: requests in, domain commands to the engine, answers out.
 //!
 //! Every method is short: parse the request into domain types (`from_wire`), ask the engine, write the answer
-//! (`to_wire`). A value that is out of range is refused here, by its full path in the request, before anything
-//! is done. Every refusal of every layer becomes a status in one file, [`errors`].
+//! (`to_wire`). A field of the wrong form is refused here, one that is over a limit by the queue or the engine; both
+//! by the full path of the field, and before anything is done. Every refusal of every layer becomes a status in
+//! one file, [`errors`].
 //!
 //! Invariants. Items of a batch are independent and answered in their order. Answers of a stream come in the
 //! order of its frames. Every stream is bounded in what it has under way, in what waits for the connection and in
