@@ -1,7 +1,7 @@
 //! The command line: `duewheel NOUN VERB`, or a verb alone where there is one noun.
 //!
 //! What is asked for goes to stdout, in the format of `-o`; everything else goes to stderr. A failure says what
-//! failed, whether it was done, and what to do next; its exit code is one of the list in `exit`. Values are
+//! failed, whether it was done, and what to do next; its exit code is one of the list in `exit.rs`. Values are
 //! written as people write them: spans as `30m`, instants in RFC 3339, schedules as `1s,2s,5x10s`.
 //!
 //! The commands only translate: arguments into calls of [`crate::client`], answers into rows. `serve` alone is
