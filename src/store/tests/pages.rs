@@ -145,7 +145,7 @@ fn check_find(reader: &mut Reader, message: &Message, is_there: bool) {
 
 fn check_counts(reader: &mut Reader, topic: TopicId, waiting: &[&Message], chance: &mut Chance) {
     let mut ends = vec![(Timestamp::ZERO, 0), (Timestamp::MAX, 0)];
-    for _ in 0..6.min(waiting.len()) {
+    for _ in 0..3.min(waiting.len()) {
         let (at, arrival) = order(waiting[usize::try_from(chance.below(waiting.len() as u64)).expect("small")]);
         ends.push((at.plus(chance.below(3)), if chance.below(2) == 0 { arrival } else { 0 }));
     }
