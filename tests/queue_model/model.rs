@@ -2,8 +2,7 @@
 //! map, every question scans all of them, and no two facts are kept that could disagree.
 //!
 //! Where the rules leave a choice to the queue (arrival numbers, jitter, the order of what ends at one instant, how many
-//! deliveries a rate cap lets go),
-//! the model takes the choice from the queue's answer and checks that it was allowed.
+//! deliveries a rate cap lets go), the model takes the choice from the queue's answer and checks that it was allowed.
 
 use std::collections::BTreeMap;
 
