@@ -376,7 +376,8 @@ impl Run {
         self.queue = restore.finish(self.now, &mut effects);
         self.note(|| format!("restart clean={clean} {effects:?}"));
         let (epoch, reserved) = (self.store.records.epoch + 1, self.store.records.reserved);
-        self.model.restart(self.now, clean, epoch, reserved);
+        let did = Did { answer: None, changes: &effects.changes };
+        self.model.restart(self.now, clean, epoch, reserved, &did);
         self.store.commit(&effects.changes);
         assert_eq!(self.store.records.epoch, epoch, "each start has its own epoch");
         if self.rng.bool() {

@@ -1,8 +1,8 @@
 //! The naive model: the same rules, written down a second time with nothing clever in them. Messages lie in one
 //! map, every question scans all of them, and no two facts are kept that could disagree.
 //!
-//! Where the rules leave a choice to the queue (arrival numbers, jitter, how many deliveries a rate cap lets go),
-//! the model takes the choice from the queue's answer and checks that it was allowed.
+//! Where the rules leave a choice to the queue (arrival numbers, jitter, the order of what ends at one instant, how many
+//! deliveries a rate cap lets go), the model takes the choice from the queue's answer and checks that it was allowed.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +23,17 @@ pub(crate) const CATCH_UP_MS: u64 = 10;
 pub(crate) struct Did<'a> {
     pub(crate) answer: Option<&'a Result<Reply, Rejection>>,
     pub(crate) changes: &'a [Change],
+}
+
+impl Did<'_> {
+    /// Where among the changes the message ended or moved.
+    fn position(&self, id: MessageId) -> Option<usize> {
+        self.changes.iter().position(|change| match change {
+            Change::Moved { message, .. } => message.id == id,
+            Change::Finished(finished) => finished.id == id,
+            _ => false,
+        })
+    }
 }
 
 #[derive(Clone)]
@@ -234,20 +245,15 @@ impl Model {
     pub(crate) fn advance(&mut self, now: Timestamp, interrupted: bool, did: &Did) {
         self.clock = now;
         self.interrupted = interrupted;
-        let touched = |id: MessageId| {
-            did.changes.iter().any(|change| match change {
-                Change::Moved { message, .. } => message.id == id,
-                Change::Finished(finished) => finished.id == id,
-                _ => false,
-            })
-        };
-        let mut over: Vec<(Timestamp, u64)> = Vec::new();
+        let mut over: Vec<(Option<usize>, u64)> = Vec::new();
         for (&arrival, entry) in &self.entries {
-            let lease = entry.lease.as_ref().filter(|lease| lease.deadline <= now);
-            if let Some(lease) = lease.filter(|_| !interrupted || touched(entry.id)) {
-                over.push((lease.deadline, arrival));
+            let touched = did.position(entry.id);
+            let is_over = entry.lease.as_ref().is_some_and(|lease| lease.deadline <= now);
+            if is_over && (touched.is_some() || !interrupted) {
+                over.push((touched, arrival));
             }
         }
+        // What ends at one instant ends in the order that the queue chose.
         over.sort_unstable();
         for (_, arrival) in over {
             self.expire(now, arrival, did);
@@ -272,7 +278,7 @@ impl Model {
     }
 
     /// The broker stops and starts again. After a crash the leases are void.
-    pub(crate) fn restart(&mut self, now: Timestamp, clean: bool, epoch: u32, reserved: u64) {
+    pub(crate) fn restart(&mut self, now: Timestamp, clean: bool, epoch: u32, reserved: u64, did: &Did) {
         self.epoch = epoch;
         self.opened_at = now;
         self.clock = now;
@@ -286,7 +292,8 @@ impl Model {
             // If the clock has been set back, nobody knows how long ago these were.
             topic.delivered.retain(|&at| at <= now);
         }
-        let arrivals: Vec<u64> = self.entries.keys().copied().collect();
+        let mut arrivals: Vec<u64> = self.entries.keys().copied().collect();
+        arrivals.sort_by_key(|arrival| did.position(self.entries[arrival].id));
         for arrival in arrivals {
             let entry = self.entries.get_mut(&arrival).expect("just listed");
             entry.suspected_now = false;
