@@ -42,6 +42,8 @@ pub(crate) struct Model {
     pub(crate) epoch: u32,
     /// When this run of the broker began.
     pub(crate) opened_at: Timestamp,
+    /// When an unclean stop last made leases void.
+    pub(crate) voided_at: Option<Timestamp>,
     /// The latest instant that was passed in.
     clock: Timestamp,
     /// Messages due at or before this instant are ready.
@@ -197,6 +199,7 @@ impl Model {
             limits,
             epoch,
             opened_at,
+            voided_at: None,
             clock: opened_at,
             advanced_to: opened_at,
             interrupted: false,
@@ -296,6 +299,9 @@ impl Model {
         // Nothing has been advanced yet.
         self.interrupted = true;
         self.next_arrival = reserved;
+        if !clean {
+            self.voided_at = Some(now);
+        }
         for topic in &mut self.topics {
             topic.paced_since = now;
             topic.rate_wanted = false;
@@ -306,14 +312,18 @@ impl Model {
         arrivals.sort_by_key(|arrival| did.position(self.entries[arrival].id));
         for arrival in arrivals {
             let entry = self.entries.get_mut(&arrival).expect("just listed");
-            (entry.suspected_now, entry.due_at_opening) = (false, false);
+            entry.due_at_opening = false;
             if clean {
+                // The suspicion outlives a clean stop as long as the due time still tells it.
+                let voided_at = self.voided_at.unwrap_or(Timestamp::ZERO);
+                entry.suspected_now &= entry.progress.due_at <= voided_at;
                 if let Some(lease) = &mut entry.lease {
                     lease.consumer = ConsumerId::NONE;
                 }
                 continue;
             }
             entry.lease = None;
+            entry.suspected_now = false;
             if entry.progress.dead.is_none() && entry.progress.due_at <= now {
                 (entry.suspected, entry.suspected_now) = (true, true);
             }

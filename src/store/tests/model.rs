@@ -76,7 +76,7 @@ impl Model {
             }
             Change::ArrivalsReserved(through) => self.arrivals = self.arrivals.max(*through),
             Change::Opened { epoch, .. } => self.epoch = self.epoch.max(*epoch),
-            Change::Closed { .. } => self.closed = Some(change.clone()),
+            Change::Closed(_) => self.closed = Some(change.clone()),
         }
     }
 
