@@ -181,7 +181,7 @@ impl Reader {
         for located in self.directory.candidates(topic, place, arrival) {
             let (key, run) = (located.slot, located.run);
             let slot = self.directory.slot(&key).expect("candidates are listed");
-            let entry = &slot.runs[&run].pages[located.page];
+            let entry = &slot.runs[run].pages[located.page];
             let records = read_page(&*self.kv, &key, run, located.page, entry)?;
             let Some(record) = records.iter().find(|record| record.order == at) else { continue };
             if self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at))?.is_empty() {
