@@ -15,7 +15,7 @@ use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
 use super::keys::Level;
 use super::kv::KvRead;
-use super::page::{Order, PageRecord, PagesError, read_page, sort_time};
+use super::page::{Order, PagesError, read_page, sort_time};
 use super::state::PagesState;
 use super::tombstones::TombstoneCache;
 use super::walk::{Step, Stock, Walk};
@@ -185,7 +185,7 @@ impl Reader {
             let records = read_page(&*self.kv, &key, run, located.page, entry)?;
             let Some(record) = records.iter().find(|record| record.order == at) else { continue };
             if self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at))?.is_empty() {
-                return PageRecord::message(record, &*self.kv, &key).map(Some);
+                return record.message(&*self.kv, &key).map(Some);
             }
         }
         Ok(None)
