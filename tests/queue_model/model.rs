@@ -84,6 +84,8 @@ pub(crate) struct Entry {
     pub(crate) suspected: bool,
     /// The same, at the start of the present run.
     pub(crate) suspected_now: bool,
+    /// It has been due in the very millisecond of the opening, so that its record looks as if it had been due before.
+    pub(crate) due_at_opening: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -209,6 +211,14 @@ impl Model {
     /// What the queue must answer.
     pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         self.clock = now;
+        let answer = self.answer(now, command, did);
+        for entry in self.entries.values_mut() {
+            entry.due_at_opening |= entry.progress.due_at == self.opened_at;
+        }
+        answer
+    }
+
+    fn answer(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
@@ -296,7 +306,7 @@ impl Model {
         arrivals.sort_by_key(|arrival| did.position(self.entries[arrival].id));
         for arrival in arrivals {
             let entry = self.entries.get_mut(&arrival).expect("just listed");
-            entry.suspected_now = false;
+            (entry.suspected_now, entry.due_at_opening) = (false, false);
             if clean {
                 if let Some(lease) = &mut entry.lease {
                     lease.consumer = ConsumerId::NONE;
