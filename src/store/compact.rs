@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::codec::Malformed;
-use super::directory::{DirectoryDelta, Run, Slot};
+use super::directory::DirectoryDelta;
 use super::folder::{FoldError, Folder};
 use super::keys::{Level, SlotKey};
 use super::kv::Batch;
 use super::page::{Packer, PagesError, Put};
+use super::slot::{Run, Slot};
 use super::state::PagesState;
 use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
 use super::walk::{Step, Stock, Walk};
@@ -51,7 +52,7 @@ impl Folder {
             if runs.is_empty() {
                 continue;
             }
-            pages += runs.iter().map(|run| pages_to_read(&slot.runs[run])).sum::<usize>();
+            pages += runs.iter().map(|run| pages_to_read(&slot.runs[*run])).sum::<usize>();
             if pages > MAX_PAGES && !plan.is_empty() {
                 self.worn.insert(key);
                 break;
@@ -126,7 +127,7 @@ fn rewrite_slot(
     }
     let pages = packer.finish(put)?;
     let damaged = |problem| PagesError::damaged(format!("slot {key:?}"))(problem);
-    if count != runs.iter().map(|run| before.runs[run].live()).sum::<u64>() {
+    if count != runs.iter().map(|run| before.runs[*run].live()).sum::<u64>() {
         return Err(damaged(Malformed("its tombstones do not match its pages")));
     }
     let (writers, remaining) = remaining_tombstones(stock, &key, &before, runs)?;

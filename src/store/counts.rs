@@ -5,9 +5,10 @@ use std::ops::Range;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 
-use super::directory::{Directory, Slot};
+use super::directory::Directory;
 use super::keys::{Level, SlotKey};
 use super::page::{Order, PagesError, read_page};
+use super::slot::Slot;
 use super::walk::Stock;
 
 /// Waiting messages of a topic in a range of its order, exactly: what lies inside is counted from the directory,
@@ -28,7 +29,7 @@ pub(super) fn due_between(mut stock: Stock<'_>, topic: TopicId, range: Range<Ord
 
 fn slot_between(stock: &mut Stock<'_>, key: &SlotKey, slot: &Slot, range: &Range<Order>) -> Result<u64, PagesError> {
     let (mut held, mut gone) = (0_u64, 0_u64);
-    for (&number, run) in &slot.runs {
+    for (&number, run) in slot.runs.iter() {
         let first = run.pages.partition_point(|page| page.last(key) < range.start);
         for (n, page) in run.pages.iter().enumerate().skip(first) {
             if page.first(key) >= range.end {

@@ -122,7 +122,7 @@ impl Folder {
         mut state: PagesState,
         delta: &DirectoryDelta,
     ) -> Result<(), PagesError> {
-        self.listing.follow(&last);
+        self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
         self.kv.apply(last)?;
@@ -139,7 +139,8 @@ fn write_pages(job: &FoldJob, run: u64, put: Put<'_>) -> Result<BTreeMap<SlotKey
     for entry in &job.table.entries {
         let Some(message) = goes_to_pages(entry, job) else { continue };
         let level = match message.place() {
-            Place::Due(due) => Level::at_distance(due.since(job.now)),
+            // What is overdue is spread over wider slots too, since a backlog may reach back far.
+            Place::Due(due) => Level::at_distance(due.as_millis().abs_diff(job.now.as_millis())),
             Place::Dead(_) => Level::Dead,
         };
         let slot = SlotKey::holding(entry.topic, level, sort_time(message.place()));

@@ -58,7 +58,7 @@ pub(super) enum Level {
 impl Level {
     pub(super) const DUE: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
 
-    /// The level of a message that falls due `distance_ms` after the fold.
+    /// The level of a message that is due `distance_ms` after or before the fold.
     pub(super) fn at_distance(distance_ms: u64) -> Self {
         match distance_ms {
             0..120_000 => Self::Second,

@@ -48,6 +48,7 @@ mod recover;
 mod removals;
 mod runs;
 mod segment;
+mod slot;
 mod state;
 #[cfg(test)]
 mod tests;

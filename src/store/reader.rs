@@ -15,7 +15,7 @@ use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
 use super::keys::Level;
 use super::kv::KvRead;
-use super::page::{Order, PageRecord, PagesError, read_page, sort_time};
+use super::page::{Order, PagesError, read_page, sort_time};
 use super::state::PagesState;
 use super::tombstones::TombstoneCache;
 use super::walk::{Step, Stock, Walk};
@@ -181,11 +181,11 @@ impl Reader {
         for located in self.directory.candidates(topic, place, arrival) {
             let (key, run) = (located.slot, located.run);
             let slot = self.directory.slot(&key).expect("candidates are listed");
-            let entry = &slot.runs[&run].pages[located.page];
+            let entry = &slot.runs[run].pages[located.page];
             let records = read_page(&*self.kv, &key, run, located.page, entry)?;
             let Some(record) = records.iter().find(|record| record.order == at) else { continue };
             if self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at))?.is_empty() {
-                return PageRecord::message(record, &*self.kv, &key).map(Some);
+                return record.message(&*self.kv, &key).map(Some);
             }
         }
         Ok(None)

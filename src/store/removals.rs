@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use crate::queue::message::{Place, TopicId};
 
-use super::directory::{Directory, Located, Slot};
+use super::directory::{Directory, Located};
 use super::keys::SlotKey;
 use super::kv::{Batch, KvRead};
 use super::page::{Order, PageEntry, PagesError, Put, read_page, sort_time};
+use super::slot::Slot;
 use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
 
 /// Finds and collects the copies that a fold makes invalid.
@@ -70,7 +71,7 @@ impl<'a> Removals<'a> {
         let positions = match self.read_pages.entry((key, run, page)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let records = read_page(self.kv, &key, run, page, &slot.runs[&run].pages[page])?;
+                let records = read_page(self.kv, &key, run, page, &slot.runs[run].pages[page])?;
                 entry.insert(records.iter().map(|record| record.order).collect())
             }
         };

@@ -9,10 +9,11 @@ use std::vec;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 
-use super::directory::{Directory, Slot};
+use super::directory::Directory;
 use super::keys::{Level, SlotKey};
 use super::kv::KvRead;
 use super::page::{Order, PageRecord, PagesError, read_page};
+use super::slot::Slot;
 use super::tombstones::TombstoneCache;
 
 /// A walk, which can be left and gone on with as long as its slots do not change.
@@ -126,7 +127,7 @@ impl Walk {
 
     fn open_slot(&mut self, directory: &Directory, key: SlotKey) {
         let slot = directory.slot(&key).expect("a walk ends when its slots change");
-        for (&run, listed) in &slot.runs {
+        for (&run, listed) in slot.runs.iter() {
             let page = listed.pages.partition_point(|page| page.last(&key) < self.from);
             self.push_pages(RunOfSlot { key, slot: Arc::clone(slot), run }, page);
         }
@@ -136,7 +137,7 @@ impl Walk {
     }
 
     fn push_pages(&mut self, run: RunOfSlot, page: usize) {
-        let listed = &run.slot.runs[&run.run];
+        let listed = &run.slot.runs[run.run];
         // A run in which nothing lives is not read.
         if listed.live() == 0 {
             return;
@@ -157,7 +158,7 @@ impl Walk {
 
     fn read(&mut self, stock: &mut Stock<'_>, run: RunOfSlot, page: usize) -> Result<(), PagesError> {
         let RunOfSlot { key, slot, run: number } = &run;
-        let entry = &slot.runs[number].pages[page];
+        let entry = &slot.runs[*number].pages[page];
         let mut records = read_page(stock.kv, key, *number, page, entry)?;
         let range = (entry.first(key), entry.last(key));
         let dead = stock.tombstones.dead_between(stock.kv, (key, slot), *number, range)?;

@@ -5,6 +5,7 @@
 mod crash;
 mod damage;
 mod files;
+mod index;
 mod model;
 mod pages;
 mod round_trips;
