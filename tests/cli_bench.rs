@@ -101,8 +101,8 @@ fn w4_kills_the_broker_and_finds_everything_after_its_restart() {
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
     rustix::process::kill_process(pid, Signal::TERM).expect("the broker that was started runs");
     // It has nobody who waits for it, so it may stay in the table of processes as a zombie.
-    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    until("the broker has ended", || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+    let state = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    until("the broker has ended", || std::fs::read_to_string(&state).map_or(true, |text| text.contains(") Z ")));
 
     let no_directory = broker.run(&["bench", "w4", "--n", "1", "--start-cmd", "true"]);
     assert_eq!(no_directory.code, 69, "the broker has ended: {no_directory:?}");

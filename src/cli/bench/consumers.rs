@@ -198,8 +198,8 @@ impl Consumer {
         let counted = usize::try_from(number).ok().and_then(|number| self.seen.get(number));
         let before = counted.map_or(0, |seen| seen.fetch_add(1, Ordering::Relaxed));
         if before == 0 {
-            let due_us = due_ms.saturating_mul(1_000);
-            self.tally.late.add(now_us.cast_signed() - due_us.cast_signed());
+            let instant_us = due_ms.saturating_mul(1_000);
+            self.tally.late.add(now_us.cast_signed() - instant_us.cast_signed());
             self.tally.last_first_us = now_us;
         }
         match (self.plan.nack_first, before) {

@@ -25,7 +25,7 @@ const WINDOW: u32 = 1_000;
 /// The other messages are spread over this span, milliseconds.
 const PENDING_SPAN_MS: u64 = 7 * DAY_MS;
 /// Loading the other messages ends after this time.
-const PENDING_LIMIT: Duration = Duration::from_secs(1_800);
+const PENDING_LIMIT: Duration = Duration::from_mins(30);
 
 /// What is measured.
 #[derive(Clone, Debug, Args)]

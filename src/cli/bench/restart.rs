@@ -17,7 +17,7 @@ use crate::clock::Stopwatch;
 /// How long the process may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How long the broker may take until it serves.
-const SERVE_LIMIT: Duration = Duration::from_secs(600);
+const SERVE_LIMIT: Duration = Duration::from_mins(10);
 /// How long its count may stay behind.
 const COUNT_LIMIT: Duration = Duration::from_secs(30);
 /// Between two tries.

@@ -22,7 +22,7 @@ use crate::client::{CancelAnswer, Client, Due, Error, MessageRef, NewMessage, Re
 use crate::clock::Stopwatch;
 
 /// The delay of a timer.
-const DELAY: Duration = Duration::from_secs(30 * 60);
+const DELAY: Duration = Duration::from_mins(30);
 /// Timers of a request at most.
 const MAX_REQUEST: u64 = 10;
 /// Of a hundred timers this many are cancelled.
