@@ -7,6 +7,7 @@ mod damage;
 mod files;
 mod model;
 mod pages;
+mod quarantine;
 mod round_trips;
 mod run;
 mod samples;
