@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::commit::{CommitLane, Folded};
+use super::damage::Damage;
 use super::input::{Input, View};
 use super::pages::{LoadInput, Reads};
 use super::round::{Release, Round};
@@ -23,6 +24,7 @@ use super::{GRACE_MS, LONG_PAUSE_MS};
 use crate::clock::Clock;
 use crate::queue::command::{Command, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
 use crate::queue::{Effects, Queue};
@@ -50,6 +52,8 @@ pub(super) struct Owner<Done> {
     pub(super) pages: RefCell<Box<dyn Reads>>,
     /// The load thread's inbox.
     pub(super) loads: Sender<LoadInput>,
+    /// Damage of the pages.
+    pub(super) damage: Damage,
     /// A generation has ended and is not in pages yet.
     pub(super) is_folding: bool,
     pub(super) signals: Arc<Signals>,
@@ -103,6 +107,8 @@ impl<Done> Owner<Done> {
                 input => self.apply(input, &mut turn),
             }
         }
+        let damaged = self.pages.get_mut().take_damaged();
+        self.damaged(damaged, &mut turn);
         let is_more = !self.is_stuck && self.pass_time(&mut turn);
         let is_more = self.queue.sweep(ROUND_SWEEP) || is_more;
         self.ask_for_loads(turn.now);
@@ -179,6 +185,7 @@ impl<Done> Owner<Done> {
                 turn.releases.extend(self.service.end());
             }
             Input::Folded(folded) => self.folded(now, folded),
+            Input::Damaged(parts) => self.damaged(parts, turn),
             Input::Loaded(load, result) => self.loaded(now, load, result),
             Input::Wake => {}
             Input::Close | Input::Stop => unreachable!("the round ends with these"),
@@ -205,6 +212,8 @@ impl<Done> Owner<Done> {
     /// A fold is in pages: what is far may leave memory.
     fn folded(&mut self, now: Timestamp, folded: Folded) {
         self.is_folding = false;
+        self.damage.set_aside(&mut self.queue, &folded.set_aside);
+        self.damage.unblock(&mut self.queue);
         self.queue.folded(now, folded.fold, &folded.carried);
         if let Some(delta) = folded.delta {
             self.pages.borrow_mut().apply(&delta);
@@ -219,14 +228,24 @@ impl<Done> Owner<Done> {
         }
     }
 
+    /// Damage that was found for the first time is to be set aside by the next fold.
+    fn damaged(&mut self, parts: Vec<DamagedPart>, turn: &mut Turn) {
+        for part in parts {
+            if self.damage.is_new(part, &self.queue) {
+                self.queue.set_aside(part, &mut turn.effects);
+                self.pages.get_mut().avoid(&part);
+                let _ended = self.loads.send(LoadInput::Avoid(part));
+            }
+        }
+    }
+
     fn loaded(&mut self, now: Timestamp, load: Load, result: Result<Loaded, ReadError>) {
         match result {
+            Ok(_) if self.damage.is_before(load.topic) => self.queue.load_failed(load),
             Ok(loaded) => self.queue.loaded(now, loaded),
             Err(ReadError::Overtaken) => self.queue.load_failed(load),
-            Err(error) => {
-                tracing::error!(%error, topic = load.topic.0, "messages that are soon due cannot be read");
-                self.queue.load_failed(load);
-            }
+            // A second try would end in the same way, and at once; it is made when the pages have changed.
+            Err(error) => self.damage.block(load, &error),
         }
     }
 
@@ -331,6 +350,7 @@ mod tests {
                 commits: CommitLane { sender },
                 pages: RefCell::new(Box::new(NoPages)),
                 loads: mpsc::channel().0,
+                damage: Damage::default(),
                 is_folding: false,
                 signals: Arc::new(Signals::new(1)),
                 service: Service::default(),

@@ -1,6 +1,7 @@
 //! What is to be made durable: the output of the state machine and the input of the store.
 
 use super::message::{HistoryEntry, Message, MessageId, Place, TopicId};
+use super::quarantine::DamagedPart;
 use super::settings::TopicSettings;
 use super::time::Timestamp;
 use super::values::{ConsumerName, DedupId, Key, TopicName};
@@ -25,6 +26,8 @@ pub enum Change {
     Finished(Finished),
     /// A dedup id is remembered.
     DedupPut(DedupRecord),
+    /// Stored messages are damaged: the next fold sets them aside and counts them.
+    Quarantined(DamagedPart),
     /// Arrival numbers below this one may have been used.
     ArrivalsReserved(u64),
     /// The broker started; receipts of this run carry the epoch.

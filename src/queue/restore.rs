@@ -149,6 +149,8 @@ impl Restore {
                 self.ended.push(finished);
             }
             Change::DedupPut(record) => self.dedup.push(record),
+            // They count once the fold that sets them aside is durable.
+            Change::Quarantined(_) => {}
             Change::ArrivalsReserved(through) => self.reserved_through = self.reserved_through.max(through),
             Change::Opened { epoch, .. } => self.epoch = self.epoch.max(epoch),
             Change::Closed(closing) => self.closed = Some(closing),

@@ -37,6 +37,11 @@ fn slot_between(stock: &mut Stock<'_>, key: &SlotKey, slot: &Slot, range: &Range
             }
             if range.contains(&page.first(key)) && range.contains(&page.last(key)) {
                 held += u64::from(page.count);
+            } else if page.is_in_quarantine() {
+                // Only those that tombstones kill count, and these are counted as gone below.
+                let ends = (page.first(key), page.last(key));
+                let dead = stock.tombstones.dead_between(stock.kv, (key, slot), number, ends)?;
+                held += dead.iter().filter(|at| range.contains(at)).count() as u64;
             } else {
                 let records = read_page(stock.kv, key, number, n, page)?;
                 held += records.iter().filter(|record| range.contains(&record.order)).count() as u64;

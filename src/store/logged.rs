@@ -2,12 +2,14 @@
 
 use crate::queue::change::{Closing, DedupRecord, Finished, TopicRecord};
 use crate::queue::message::{HistoryEntry, Message, Place, Progress};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_u32, put_u64};
 use super::records::{
-    dedup, entry, finished, flag, lease, message, option, place, progress, put_dedup, put_entry, put_finished,
-    put_lease, put_message, put_option, put_place, put_progress, put_time, put_topic, time, topic,
+    damaged_part, dedup, entry, finished, flag, lease, message, option, place, progress, put_damaged_part, put_dedup,
+    put_entry, put_finished, put_lease, put_message, put_option, put_place, put_progress, put_time, put_topic, time,
+    topic,
 };
 
 /// One item of a journal record. The numbers of the kinds are permanent.
@@ -35,6 +37,8 @@ pub(super) enum Logged {
     Carried { fold: u64, message: Message },
     /// 11: fold `fold` of all commits up to `through` is durable in the pages.
     Folded { fold: u64, through: u64 },
+    /// 12: stored messages are damaged and to be set aside by the next fold.
+    Quarantined(DamagedPart),
 }
 
 impl Logged {
@@ -65,6 +69,7 @@ impl Logged {
             }
             10 => Self::Carried { fold: input.u64()?, message: message(input)? },
             11 => Self::Folded { fold: input.u64()?, through: input.u64()? },
+            12 => Self::Quarantined(damaged_part(input)?),
             _ => return Err(Malformed("an unknown kind of change")),
         })
     }
@@ -141,4 +146,9 @@ pub(super) fn log_folded(out: &mut Vec<u8>, fold: u64, through: u64) {
     out.push(11);
     put_u64(out, fold);
     put_u64(out, through);
+}
+
+pub(super) fn log_quarantined(out: &mut Vec<u8>, part: &DamagedPart) {
+    out.push(12);
+    put_damaged_part(out, part);
 }

@@ -58,6 +58,10 @@ impl Runs {
         self.0[first..].iter().map(|(number, run)| (number, run))
     }
 
+    pub(super) fn get(&self, number: u64) -> Option<&Run> {
+        self.position(number).ok().map(|at| &self.0[at].1)
+    }
+
     fn get_mut(&mut self, number: u64) -> Option<&mut Run> {
         self.position(number).ok().map(|at| &mut self.0[at].1)
     }
@@ -131,11 +135,7 @@ impl Slot {
     ) {
         let graves = (!graves.parts.is_empty()).then_some(graves);
         let mut run = Run::new(pages, graves);
-        let mut list = List { key, run: number, kind: DIRECTORY, payload: Vec::new(), parts: 0, batch };
-        for page in run.pages.iter() {
-            list.item(|out| page.put(out));
-        }
-        run.listed_in = list.finish();
+        run.listed_in = list_pages(key, number, &run.pages, batch);
         if let Some(graves) = run.graves.as_mut().and_then(Arc::get_mut) {
             let mut list = List { key, run: number, kind: TOMBSTONES_LIST, payload: Vec::new(), parts: 0, batch };
             for part in &graves.parts {
@@ -156,11 +156,29 @@ impl Slot {
         self.runs.add(number, run);
     }
 
+    /// Sets a page of a run aside, of whose messages tombstones kill `dead`.
+    pub(super) fn set_aside(&mut self, key: &SlotKey, (number, page): (u64, usize), dead: u16, batch: &mut Batch) {
+        let run = self.runs.get_mut(number).expect("a page that is listed has a run");
+        let mut pages = run.pages.to_vec();
+        let lost = u64::from(pages[page].count - dead);
+        pages[page] = pages[page].in_quarantine(dead);
+        run.pages = pages.into();
+        run.count -= lost;
+        self.live -= lost;
+        let listed_in = list_pages(key, number, &run.pages, batch);
+        for part in listed_in..run.listed_in {
+            batch.remove(key.key(DIRECTORY, number, part));
+        }
+        run.listed_in = listed_in;
+    }
+
     /// Removes a run with its pages and tombstones.
     pub(super) fn drop_run(&mut self, key: &SlotKey, number: u64, batch: &mut Batch) {
         self.drop_graves(key, number, batch);
         let Some(run) = self.runs.remove(number) else { return };
-        remove_parts(key, number, PAGE, run.pages.len(), batch);
+        for (n, _) in run.pages.iter().enumerate().filter(|(_, page)| !page.is_in_quarantine()) {
+            batch.remove(key.key(PAGE, number, u32::try_from(n).expect("a run has few pages")));
+        }
         remove_parts(key, number, DIRECTORY, run.listed_in as usize, batch);
     }
 
@@ -183,6 +201,15 @@ impl Slot {
             self.drop_run(key, run, batch);
         }
     }
+}
+
+/// Puts the list of the pages of a run into `batch`; gives the number of its parts.
+fn list_pages(key: &SlotKey, run: u64, pages: &[PageEntry], batch: &mut Batch) -> u32 {
+    let mut list = List { key, run, kind: DIRECTORY, payload: Vec::new(), parts: 0, batch };
+    for page in pages {
+        list.item(|out| page.put(out));
+    }
+    list.finish()
 }
 
 fn remove_parts(key: &SlotKey, run: u64, kind: u8, parts: usize, batch: &mut Batch) {

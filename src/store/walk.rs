@@ -2,17 +2,20 @@
 //! which opens slots and reads pages only when their turn comes.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::vec;
 
 use crate::queue::message::TopicId;
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
+use super::codec::Malformed;
 use super::directory::Directory;
 use super::keys::{Level, SlotKey};
 use super::kv::KvRead;
 use super::page::{Order, PageRecord, PagesError, read_page};
+use super::quarantine::PageName;
 use super::slot::Slot;
 use super::tombstones::TombstoneCache;
 
@@ -50,8 +53,10 @@ struct RunOfSlot {
 
 /// A step of a walk.
 pub(super) enum Step {
-    /// The next message.
-    Record(SlotKey, PageRecord),
+    /// The next message, and the page that it is in.
+    Record(PageName, PageRecord),
+    /// A page that cannot be read; the walk goes on behind it.
+    Damaged(DamagedPart, PagesError),
     /// The next page would be one more than was allowed.
     Exhausted,
     /// There is nothing more.
@@ -63,7 +68,12 @@ pub(super) struct Stock<'a> {
     pub(super) kv: &'a dyn KvRead,
     pub(super) directory: &'a Directory,
     pub(super) tombstones: &'a mut TombstoneCache,
+    /// Pages that are not read any more, since they were found damaged.
+    pub(super) avoided: &'a BTreeSet<PageName>,
 }
+
+/// No page is avoided.
+pub(super) static NONE_AVOIDED: BTreeSet<PageName> = BTreeSet::new();
 
 impl Walk {
     /// Over all messages of a topic in `levels` that are at or after `from`.
@@ -101,13 +111,15 @@ impl Walk {
                 }
                 Source::Pages(run, page) => {
                     *budget -= 1;
-                    self.read(stock, run, page)?;
+                    if let Some(damaged) = self.read(stock, run, page)? {
+                        return Ok(damaged);
+                    }
                 }
                 Source::Records(run, page, mut records) => {
                     let record = records.next().expect("a page whose turn it is has a record");
-                    let key = run.key;
+                    let name = PageName { slot: run.key, run: run.run, page };
                     self.push_records(run, page, records);
-                    return Ok(Step::Record(key, record));
+                    return Ok(Step::Record(name, record));
                 }
             }
         }
@@ -156,17 +168,31 @@ impl Walk {
         }
     }
 
-    fn read(&mut self, stock: &mut Stock<'_>, run: RunOfSlot, page: usize) -> Result<(), PagesError> {
+    /// Reads a page; gives a step if it is damaged.
+    fn read(&mut self, stock: &mut Stock<'_>, run: RunOfSlot, page: usize) -> Result<Option<Step>, PagesError> {
         let RunOfSlot { key, slot, run: number } = &run;
         let entry = &slot.runs[*number].pages[page];
-        let mut records = read_page(stock.kv, key, *number, page, entry)?;
+        let name = PageName { slot: *key, run: *number, page };
+        let read = if stock.avoided.contains(&name) {
+            Err(PagesError::damaged(name.to_string())(Malformed("it was found damaged before")))
+        } else {
+            read_page(stock.kv, key, *number, page, entry)
+        };
+        let mut records = match read {
+            Ok(records) => records,
+            Err(problem) => {
+                let part = name.whole(entry);
+                self.push_pages(run, page + 1);
+                return Ok(Some(Step::Damaged(part, problem)));
+            }
+        };
         let range = (entry.first(key), entry.last(key));
         let dead = stock.tombstones.dead_between(stock.kv, (key, slot), *number, range)?;
         let first = self.from;
         records.retain(|record| record.order >= first && dead.binary_search(&record.order).is_err());
         self.loaded += 1;
         self.push_records(run, page, records.into_iter());
-        Ok(())
+        Ok(None)
     }
 }
 

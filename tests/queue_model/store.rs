@@ -198,6 +198,7 @@ impl Records {
                 self.dedups.retain(|old| (old.topic, &old.dedup_id) != (record.topic, &record.dedup_id));
                 self.dedups.push(record.clone());
             }
+            Change::Quarantined(part) => panic!("nothing is damaged: {part}"),
             Change::ArrivalsReserved(through) => {
                 assert!(*through > self.reserved, "reservations ascend");
                 self.reserved = *through;

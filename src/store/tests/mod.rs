@@ -8,6 +8,7 @@ mod files;
 mod index;
 mod model;
 mod pages;
+mod quarantine;
 mod round_trips;
 mod run;
 mod samples;

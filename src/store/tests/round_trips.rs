@@ -61,6 +61,7 @@ fn every_change_reads_back_as_it_was_written() {
         let closing = Closing { at, leases, suspected };
         let arrival = message.id.arrival;
         let progress = message.progress;
+        let part = samples.damaged_part();
         let cases = [
             (Logged::Topic(topic.clone()), written(|out| logged::log_topic(out, &topic))),
             (Logged::Produced(message.clone()), written(|out| logged::log_produced(out, &message))),
@@ -82,6 +83,7 @@ fn every_change_reads_back_as_it_was_written() {
                 written(|out| logged::log_carried(out, 5, &message)),
             ),
             (Logged::Folded { fold: 5, through: 99 }, written(|out| logged::log_folded(out, 5, 99))),
+            (Logged::Quarantined(part), written(|out| logged::log_quarantined(out, &part))),
         ];
         for (n, (value, bytes)) in cases.iter().enumerate() {
             assert_eq!(usize::from(bytes[0]), n + 1, "the numbers of the kinds are permanent");
