@@ -1,7 +1,7 @@
 //! Exit codes, and how a failure is told to a person: what failed, whether it was done, what to do next.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use tonic::Code;
@@ -45,6 +45,11 @@ impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
     }
+}
+
+/// Tells the person at the terminal something, on stderr. Unlike `eprintln!` it goes on if nobody reads that.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// A command that did not succeed.
@@ -96,12 +101,12 @@ impl Failure {
         if self.message.is_empty() {
             return;
         }
-        eprintln!("error: {}", self.message);
+        say(&format!("error: {}", self.message));
         if let Some(outcome) = self.outcome {
-            eprintln!("  outcome: {}", outcome_text(outcome));
+            say(&format!("  outcome: {}", outcome_text(outcome)));
         }
         if let Some(next) = &self.next {
-            eprintln!("  next: {next}");
+            say(&format!("  next: {next}"));
         }
     }
 }
