@@ -96,18 +96,18 @@ fn a_file_is_produced_line_by_line_and_each_bad_line_is_named() {
     assert!(summary.contains("produced  250"), "{summary}");
     assert_eq!(broker.count("orders", "scheduled"), 250);
 
-    let bad = "{\"key\":\"new\"}\n\n{\"key\":\"k7\"}\nnot json\n{\"delay\":\"soon\"}\n";
+    let bad = "{\"key\":\"new\"}\n\n{\"key\":\"k7\"}\nnot json\n{\"delay\":\"soon\"}\n{\"delay\":\"500d\"}\n";
     let path = file(&directory, "bad.jsonl", bad);
     let ran = broker.run(&["produce", "orders", "--from", arg(&path), "-o", "jsonl"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    for (line, problem) in [(3, "KEY_IN_USE"), (4, "not JSON"), (5, "not a duration")] {
+    for (line, problem) in [(3, "KEY_IN_USE"), (4, "not JSON"), (5, "not a duration"), (6, ":6: delay: 500d")] {
         let place = format!("bad.jsonl:{line}: ");
         let said = ran.stderr.lines().find(|text| text.contains(&place));
         assert!(said.is_some_and(|text| text.contains(problem)), "{place}{problem}: {ran:?}");
     }
     let answers: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(answers.iter().filter(|answer| answer["id"].is_string()).count(), 1);
-    assert_eq!(answers.len(), 4, "every line that is not empty has an answer");
+    assert_eq!(answers.len(), 5, "every line that is not empty has an answer");
 }
 
 #[test]

@@ -73,11 +73,6 @@ impl Failure {
         Self::new(exit, "")
     }
 
-    /// The same failure with another exit code.
-    pub(super) fn exit(self, exit: Exit) -> Self {
-        Self { exit, ..self }
-    }
-
     /// What the person can do about it.
     pub(super) fn next(self, next: impl Into<String>) -> Self {
         Self { next: Some(next.into()), ..self }
