@@ -162,6 +162,27 @@ fn the_lease_is_extended_while_a_command_runs_and_ctrl_c_finishes_it() {
 }
 
 #[test]
+fn a_consumer_goes_on_when_somebody_else_has_acked_its_message_after_a_crash() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    broker.ok(&["produce", "orders", "first", "--delay", "0s"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (begun, gate) = (directory.path().join("begun"), directory.path().join("go"));
+    let command = format!("cat; touch {}; while [ ! -e {} ]; do sleep 0.02; done", begun.display(), gate.display());
+    let mut consume = broker.command(&["consume", "orders", "--max", "1", "--exec", &command]);
+    let child = consume.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    until("the command runs", || begun.exists());
+    let broker = broker.kill_and_restart();
+    broker.ok(&["consume", "orders", "--max", "1"]);
+    broker.ok(&["produce", "orders", "second", "--delay", "0s"]);
+    std::fs::write(&gate, "").expect("a writable directory");
+    let ran = Ran::of(child.wait_with_output().expect("it ends"), &["consume"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "firstsecond"), "{ran:?}");
+    assert!(ran.stderr.contains("MESSAGE_GONE") && ran.stderr.contains("1 acked"), "{ran:?}");
+    assert!(ran.stderr.contains("1 lost their lease"), "{ran:?}");
+}
+
+#[test]
 fn a_second_signal_kills_the_command_and_gives_the_lease_back() {
     let broker = Broker::start();
     broker.ok(&["topic", "create", "orders", "--lease", "1h", "--min-redelivery-gap", "1h"]);
