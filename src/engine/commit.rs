@@ -11,7 +11,7 @@ use super::round::{Release, Round};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
-use crate::store::DirectoryDelta;
+use crate::store::{DirectoryDelta, SetAside};
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -57,6 +57,8 @@ pub struct Folded {
     pub carried: Vec<u64>,
     /// What it changed in the pages.
     pub delta: Option<Arc<DirectoryDelta>>,
+    /// Damaged parts of the pages that it set aside.
+    pub set_aside: Vec<SetAside>,
 }
 
 /// The folding side, which works beside the commits.

@@ -8,6 +8,7 @@ use super::handle::{Fetch, Window};
 use super::sight::Sight;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::values::ConsumerName;
 use crate::store::ReadError;
@@ -56,6 +57,8 @@ pub(super) enum Input {
     Folded(Folded),
     /// A load has ended.
     Loaded(Load, Result<Loaded, ReadError>),
+    /// The load thread has found damage, and left it out of what it read next.
+    Damaged(Vec<DamagedPart>),
     /// Do a round now.
     Wake,
     /// End streams and fetches and lease nothing more.

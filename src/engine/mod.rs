@@ -35,6 +35,7 @@
 mod admission;
 mod commit;
 mod consumer;
+mod damage;
 mod handle;
 mod input;
 mod on_store;

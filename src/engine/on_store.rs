@@ -47,7 +47,8 @@ impl Commits for Journal {
     }
 
     fn folded(&mut self, done: FoldDone) -> Result<Folded, CommitFailure> {
-        let folded = Folded { fold: done.fold, carried: done.carried.clone(), delta: Some(done.delta.clone()) };
+        let (delta, set_aside) = (Some(done.delta.clone()), done.set_aside.clone());
+        let folded = Folded { fold: done.fold, carried: done.carried.clone(), delta, set_aside };
         self.committer.folded(done)?;
         Ok(folded)
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::commit::{CommitLane, Folded};
+use super::damage::Damage;
 use super::input::{Input, View};
 use super::pages::{LoadInput, Reads};
 use super::round::{Release, Round};
@@ -23,6 +24,7 @@ use super::{GRACE_MS, LONG_PAUSE_MS};
 use crate::clock::Clock;
 use crate::queue::command::{Command, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
 use crate::queue::{Effects, Queue};
@@ -43,9 +45,6 @@ const ROUND_SWEEP: usize = 4_096;
 /// Wait before a load that a fold has overtaken is asked for again, milliseconds: word of the fold is on its way.
 const OVERTAKEN_WAIT_MS: u64 = 10;
 
-/// Wait before damaged pages are read again, milliseconds: they stay as they are until somebody repairs the disk.
-const DAMAGED_WAIT_MS: u64 = 10_000;
-
 /// The state of the owner thread.
 pub(super) struct Owner<Done> {
     pub(super) queue: Queue,
@@ -56,6 +55,8 @@ pub(super) struct Owner<Done> {
     pub(super) pages: RefCell<Box<dyn Reads>>,
     /// The load thread's inbox.
     pub(super) loads: Sender<LoadInput>,
+    /// Damage of the pages.
+    pub(super) damage: Damage,
     /// A generation has ended and is not in pages yet.
     pub(super) is_folding: bool,
     pub(super) signals: Arc<Signals>,
@@ -109,6 +110,8 @@ impl<Done> Owner<Done> {
                 input => self.apply(input, &mut turn),
             }
         }
+        let damaged = self.pages.get_mut().take_damaged();
+        self.damaged(damaged, &mut turn);
         let is_more = !self.is_stuck && self.pass_time(&mut turn);
         let is_more = self.queue.sweep(ROUND_SWEEP) || is_more;
         self.ask_for_loads(turn.now);
@@ -185,6 +188,7 @@ impl<Done> Owner<Done> {
                 turn.releases.extend(self.service.end());
             }
             Input::Folded(folded) => self.folded(now, folded),
+            Input::Damaged(parts) => self.damaged(parts, turn),
             Input::Loaded(load, result) => self.loaded(now, load, result),
             Input::Wake => {}
             Input::Close | Input::Stop => unreachable!("the round ends with these"),
@@ -211,6 +215,8 @@ impl<Done> Owner<Done> {
     /// A fold is in pages: what is far may leave memory.
     fn folded(&mut self, now: Timestamp, folded: Folded) {
         self.is_folding = false;
+        self.damage.set_aside(&mut self.queue, &folded.set_aside);
+        self.damage.unblock(&mut self.queue);
         self.queue.folded(now, folded.fold, &folded.carried);
         if let Some(delta) = folded.delta {
             self.pages.borrow_mut().apply(&delta);
@@ -225,14 +231,24 @@ impl<Done> Owner<Done> {
         }
     }
 
+    /// Damage that was found for the first time is to be set aside by the next fold.
+    fn damaged(&mut self, parts: Vec<DamagedPart>, turn: &mut Turn) {
+        for part in parts {
+            if self.damage.is_new(part, &self.queue) {
+                self.queue.set_aside(part, &mut turn.effects);
+                self.pages.get_mut().avoid(&part);
+                let _ended = self.loads.send(LoadInput::Avoid(part));
+            }
+        }
+    }
+
     fn loaded(&mut self, now: Timestamp, load: Load, result: Result<Loaded, ReadError>) {
         match result {
+            Ok(_) if self.damage.is_before(load.topic) => self.queue.load_failed(load, now),
             Ok(loaded) => self.queue.loaded(now, loaded),
             Err(ReadError::Overtaken) => self.queue.load_failed(load, now.plus(OVERTAKEN_WAIT_MS)),
-            Err(error) => {
-                tracing::error!(%error, topic = load.topic.0, "messages that are soon due cannot be read");
-                self.queue.load_failed(load, now.plus(DAMAGED_WAIT_MS));
-            }
+            // A second try would end in the same way, and at once; it is made when the pages have changed.
+            Err(error) => self.damage.block(load, &error),
         }
     }
 
@@ -341,6 +357,7 @@ mod tests {
                 commits: CommitLane { sender },
                 pages: RefCell::new(Box::new(NoPages)),
                 loads: mpsc::channel().0,
+                damage: Damage::default(),
                 is_folding: false,
                 signals: Arc::new(Signals::new(1)),
                 service: Service::default(),
@@ -430,25 +447,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_asked_for_again_after_a_while_and_not_in_a_loop() {
+    fn a_load_that_a_fold_has_overtaken_is_asked_for_again_after_a_while_and_not_in_a_loop() {
         let mut hand = ByHand::new();
         hand.owner.queue = one_stored(hand.owner.clock.now());
         let (sender, loads) = mpsc::channel();
         hand.owner.loads = sender;
-        for (error, wait_ms) in [
-            (ReadError::Damaged { what: "a page".to_owned() }, DAMAGED_WAIT_MS),
-            (ReadError::Overtaken, OVERTAKEN_WAIT_MS),
-        ] {
-            hand.round();
-            let Ok(LoadInput::Load(load)) = loads.try_recv() else { panic!("what is due is asked for") };
-            hand.inbox.send(Input::Loaded(load, Err(error))).expect("the owner is here");
-            hand.round();
-            hand.time.advance_ms(wait_ms - 1);
-            hand.round();
-            assert!(loads.try_recv().is_err(), "it was asked for too soon");
-            assert_eq!(hand.owner.queue.next_wakeup(), Some(hand.owner.clock.now().plus(1)));
-            hand.time.advance_ms(1);
-        }
+        hand.round();
+        let Ok(LoadInput::Load(load)) = loads.try_recv() else { panic!("what is due is asked for") };
+        hand.inbox.send(Input::Loaded(load, Err(ReadError::Overtaken))).expect("the owner is here");
+        hand.round();
+        hand.time.advance_ms(OVERTAKEN_WAIT_MS - 1);
+        hand.round();
+        assert!(loads.try_recv().is_err(), "it was asked for too soon");
+        assert_eq!(hand.owner.queue.next_wakeup(), Some(hand.owner.clock.now().plus(1)));
+        hand.time.advance_ms(1);
         hand.round();
         assert!(loads.try_recv().is_ok(), "it is asked for again");
     }

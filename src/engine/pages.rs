@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use super::input::Input;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, TopicId};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 use crate::store::{DirectoryDelta, ReadError, Reader};
 
@@ -42,6 +43,16 @@ pub trait Reads: Send + 'static {
     /// # Errors
     /// [`ReadError`].
     fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError>;
+
+    /// What was found damaged, and left out, since the last call.
+    fn take_damaged(&mut self) -> Vec<DamagedPart> {
+        Vec::new()
+    }
+
+    /// Another reader has found that.
+    fn avoid(&mut self, part: &DamagedPart) {
+        let _ = part;
+    }
 }
 
 impl Reads for Reader {
@@ -68,6 +79,14 @@ impl Reads for Reader {
 
     fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
         Reader::due_counts(self, topic, from, until)
+    }
+
+    fn take_damaged(&mut self) -> Vec<DamagedPart> {
+        Reader::take_damaged(self)
+    }
+
+    fn avoid(&mut self, part: &DamagedPart) {
+        Reader::avoid(self, part);
     }
 }
 
@@ -101,6 +120,8 @@ pub(super) enum LoadInput {
     Delta(Arc<DirectoryDelta>),
     /// Read this.
     Load(Load),
+    /// That is damaged.
+    Avoid(DamagedPart),
 }
 
 /// The load thread: reads what is asked for until nobody can ask any more.
@@ -108,8 +129,14 @@ pub(super) fn load(mut pages: Box<dyn Reads>, inbox: &Receiver<LoadInput>, owner
     for input in inbox {
         match input {
             LoadInput::Delta(delta) => pages.apply(&delta),
+            LoadInput::Avoid(part) => pages.avoid(&part),
             LoadInput::Load(load) => {
-                if owner.send(Input::Loaded(load, pages.load(load))).is_err() {
+                let result = pages.load(load);
+                let damaged = pages.take_damaged();
+                if !damaged.is_empty() && owner.send(Input::Damaged(damaged)).is_err() {
+                    return;
+                }
+                if owner.send(Input::Loaded(load, result)).is_err() {
                     return;
                 }
             }

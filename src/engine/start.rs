@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::RESTART_GRACE_MS;
 use super::commit::{CommitFailure, CommitLane, Commits, Committing, Folds, fold};
+use super::damage::Damage;
 use super::handle::{EngineHandle, Shared};
 use super::input::Input;
 use super::owner::Owner;
@@ -110,6 +111,7 @@ pub fn start<C: Commits>(
         commits: threads.lane,
         pages: RefCell::new(pages),
         loads: threads.loads,
+        damage: Damage::default(),
         is_folding: false,
         signals: Arc::clone(&signals),
         service: Service::default(),

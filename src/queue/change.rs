@@ -1,6 +1,7 @@
 //! What is to be made durable: the output of the state machine and the input of the store.
 
 use super::message::{HistoryEntry, Message, MessageId, Place, TopicId};
+use super::quarantine::DamagedPart;
 use super::settings::TopicSettings;
 use super::time::Timestamp;
 use super::values::{ConsumerName, DedupId, Key, TopicName};
@@ -25,6 +26,8 @@ pub enum Change {
     Finished(Finished),
     /// A dedup id is remembered.
     DedupPut(DedupRecord),
+    /// Stored messages are damaged: the next fold sets them aside and counts them.
+    Quarantined(DamagedPart),
     /// Arrival numbers below this one may have been used.
     ArrivalsReserved(u64),
     /// The broker started; receipts of this run carry the epoch.
@@ -35,12 +38,19 @@ pub enum Change {
         at: Timestamp,
     },
     /// The broker stopped cleanly; valid only as the very last change of the store.
-    Closed {
-        /// When, by the broker's clock.
-        at: Timestamp,
-        /// Leases that stay valid over the restart.
-        leases: Vec<OpenLease>,
-    },
+    Closed(Closing),
+}
+
+/// A clean stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closing {
+    /// When, by the broker's clock.
+    pub at: Timestamp,
+    /// Leases that stay valid over the restart.
+    pub leases: Vec<OpenLease>,
+    /// After an unclean stop some time before: messages with a lower arrival number that were due at that instant may
+    /// have been delivered, and are flagged when they are delivered next.
+    pub suspected: Option<(Timestamp, u64)>,
 }
 
 /// A topic as stored.

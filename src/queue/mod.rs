@@ -26,6 +26,7 @@ pub mod limits;
 pub mod message;
 mod pacer;
 mod produce;
+pub mod quarantine;
 pub mod receipt;
 pub mod restore;
 pub mod schedule;

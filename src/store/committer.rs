@@ -12,9 +12,10 @@ use super::home::HomeLock;
 use super::journal::{FoldMark, HeaderFacts, Journal};
 use super::logged::{
     log_arrivals, log_carried, log_closed, log_dedup, log_finished, log_folded, log_moved, log_opened, log_produced,
-    log_progressed, log_topic,
+    log_progressed, log_quarantined, log_topic,
 };
 use super::options::StoreOptions;
+use super::quarantine::SetAside;
 use super::segment::RECORD_HEADER_BYTES;
 
 /// A commit did not become durable, or may not have.
@@ -110,6 +111,8 @@ pub struct FoldDone {
     pub pages: u64,
     /// Messages that left the pages.
     pub left: u64,
+    /// Damaged parts of the pages that were set aside.
+    pub set_aside: Vec<SetAside>,
 }
 
 /// True if a fold at that horizon leaves this entry to the journal.
@@ -182,7 +185,9 @@ impl Committer {
     pub fn is_generation_full(&self) -> bool {
         let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
         // Restarts use up segments too, a few bytes at a time.
-        let is_full = self.ledger.young.bytes >= self.options.generation_bytes
+        // What is damaged is set aside soon.
+        let is_full = !self.ledger.young.damaged.is_empty()
+            || self.ledger.young.bytes >= self.options.generation_bytes
             || segments >= self.options.generation_bytes.saturating_mul(4);
         is_full && self.can_freeze()
     }
@@ -229,6 +234,9 @@ impl Committer {
         let frozen = self.frozen.as_mut().expect("a fold that is done was begun");
         assert_eq!(frozen.mark.fold, done.fold, "the fold that is done is the one that was begun");
         frozen.is_folded = true;
+        for aside in &done.set_aside {
+            self.ledger.set_aside(aside.part.topic, aside.messages);
+        }
         while self.frozen.is_some() && !self.ledger.closed {
             self.begin()?;
             self.append_with_fold(self.options.carry_bytes_per_commit.max(1 << 20))?;
@@ -316,7 +324,7 @@ impl Committer {
     }
 
     fn write(&mut self, change: &Change) {
-        self.ledger.closed = matches!(change, Change::Closed { .. });
+        self.ledger.closed = matches!(change, Change::Closed(_));
         let start = self.record.len();
         match change {
             Change::TopicPut(topic) => {
@@ -337,6 +345,10 @@ impl Committer {
                 log_dedup(&mut self.record, dedup);
                 self.ledger.dedup(dedup);
             }
+            Change::Quarantined(part) => {
+                log_quarantined(&mut self.record, part);
+                self.ledger.quarantined(part);
+            }
             Change::ArrivalsReserved(through) => {
                 log_arrivals(&mut self.record, *through);
                 self.ledger.arrivals = self.ledger.arrivals.max(*through);
@@ -345,7 +357,7 @@ impl Committer {
                 log_opened(&mut self.record, *epoch, *at);
                 self.ledger.epoch = self.ledger.epoch.max(*epoch);
             }
-            Change::Closed { at, leases } => log_closed(&mut self.record, *at, leases),
+            Change::Closed(closing) => log_closed(&mut self.record, closing),
         }
     }
 

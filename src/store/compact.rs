@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::codec::Malformed;
-use super::directory::{DirectoryDelta, Run, Slot};
+use super::directory::DirectoryDelta;
 use super::folder::{FoldError, Folder};
 use super::keys::{Level, SlotKey};
 use super::kv::Batch;
-use super::page::{Packer, PagesError, Put};
+use super::page::{Packer, PagesError, Put, read_page};
+use super::slot::{Run, Slot};
 use super::state::PagesState;
 use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
-use super::walk::{Step, Stock, Walk};
+use super::walk::{NONE_AVOIDED, Step, Stock, Walk};
 use super::writer::RunWriter;
 
 /// Pages that one step rewrites at most, unless a single run has more.
@@ -48,10 +49,11 @@ impl Folder {
         while let Some(key) = self.worn.pop_first() {
             let Some(slot) = self.directory.slot(&key) else { continue };
             let runs = self.worn_runs(&key, slot);
-            if runs.is_empty() {
+            // What is damaged stays where it is until a fold sets it aside.
+            if runs.is_empty() || !self.is_readable(&key, slot, &runs) {
                 continue;
             }
-            pages += runs.iter().map(|run| pages_to_read(&slot.runs[run])).sum::<usize>();
+            pages += runs.iter().map(|run| pages_to_read(&slot.runs[*run])).sum::<usize>();
             if pages > MAX_PAGES && !plan.is_empty() {
                 self.worn.insert(key);
                 break;
@@ -83,6 +85,16 @@ impl Folder {
         worn
     }
 
+    fn is_readable(&self, key: &SlotKey, slot: &Slot, runs: &[u64]) -> bool {
+        let read = |run: u64| {
+            let listed = &slot.runs[run];
+            let is_read = pages_to_read(listed) > 0;
+            let mut pages = listed.pages.iter().enumerate().filter(|_| is_read);
+            pages.all(|(n, entry)| read_page(&*self.kv, key, run, n, entry).is_ok())
+        };
+        runs.iter().all(|&run| read(run))
+    }
+
     fn rewrite(&mut self, plan: &BTreeMap<SlotKey, Vec<u64>>) -> Result<DirectoryDelta, PagesError> {
         let run = self.state.run + 1;
         let kv = self.kv.reader();
@@ -90,7 +102,8 @@ impl Folder {
         let mut last = Batch::default();
         let mut writer = RunWriter::new(&mut *self.kv, run);
         let put: Put<'_> = &mut |key, value| writer.put(key, value);
-        let mut stock = Stock { kv: &*kv, directory: &self.directory, tombstones: &mut tombstones };
+        let directory = &self.directory;
+        let mut stock = Stock { kv: &*kv, directory, tombstones: &mut tombstones, avoided: &NONE_AVOIDED };
         let mut slots = BTreeMap::new();
         for (&key, runs) in plan {
             let slot = rewrite_slot(&mut stock, (key, runs), run, put, &mut last)?;
@@ -120,13 +133,17 @@ fn rewrite_slot(
     let mut packer = Packer::new(key, run);
     let mut walk = Walk::of_runs(key, &before, runs);
     let (mut count, mut budget) = (0, usize::MAX);
-    while let Step::Record(_, record) = walk.step(stock, &mut budget)? {
-        packer.add_record(&record, put)?;
+    loop {
+        match walk.step(stock, &mut budget)? {
+            Step::Record(_, record) => packer.add_record(&record, put)?,
+            Step::Damaged(_, problem) => return Err(problem),
+            Step::Exhausted | Step::End => break,
+        }
         count += 1;
     }
     let pages = packer.finish(put)?;
     let damaged = |problem| PagesError::damaged(format!("slot {key:?}"))(problem);
-    if count != runs.iter().map(|run| before.runs[run].live()).sum::<u64>() {
+    if count != runs.iter().map(|run| before.runs[*run].live()).sum::<u64>() {
         return Err(damaged(Malformed("its tombstones do not match its pages")));
     }
     let (writers, remaining) = remaining_tombstones(stock, &key, &before, runs)?;

@@ -5,9 +5,10 @@ use std::ops::Range;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 
-use super::directory::{Directory, Slot};
+use super::directory::Directory;
 use super::keys::{Level, SlotKey};
 use super::page::{Order, PagesError, read_page};
+use super::slot::Slot;
 use super::walk::Stock;
 
 /// Waiting messages of a topic in a range of its order, exactly: what lies inside is counted from the directory,
@@ -28,7 +29,7 @@ pub(super) fn due_between(mut stock: Stock<'_>, topic: TopicId, range: Range<Ord
 
 fn slot_between(stock: &mut Stock<'_>, key: &SlotKey, slot: &Slot, range: &Range<Order>) -> Result<u64, PagesError> {
     let (mut held, mut gone) = (0_u64, 0_u64);
-    for (&number, run) in &slot.runs {
+    for (&number, run) in slot.runs.iter() {
         let first = run.pages.partition_point(|page| page.last(key) < range.start);
         for (n, page) in run.pages.iter().enumerate().skip(first) {
             if page.first(key) >= range.end {
@@ -36,6 +37,11 @@ fn slot_between(stock: &mut Stock<'_>, key: &SlotKey, slot: &Slot, range: &Range
             }
             if range.contains(&page.first(key)) && range.contains(&page.last(key)) {
                 held += u64::from(page.count);
+            } else if page.is_in_quarantine() {
+                // Only those that tombstones kill count, and these are counted as gone below.
+                let ends = (page.first(key), page.last(key));
+                let dead = stock.tombstones.dead_between(stock.kv, (key, slot), number, ends)?;
+                held += dead.iter().filter(|at| range.contains(at)).count() as u64;
             } else {
                 let records = read_page(stock.kv, key, number, n, page)?;
                 held += records.iter().filter(|record| range.contains(&record.order)).count() as u64;

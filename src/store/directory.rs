@@ -10,33 +10,12 @@ use std::sync::Arc;
 
 use crate::queue::message::{Place, TopicId};
 
-use super::codec::{Malformed, Reader, seal, unseal};
-use super::keys::{DIRECTORY, Level, MAX_VALUE_BYTES, PAGE, SlotKey, TOMBSTONES, TOMBSTONES_LIST};
-use super::kv::{Batch, KvRead};
+use super::codec::{Malformed, Reader, unseal};
+use super::keys::{DIRECTORY, Level, SlotKey, TOMBSTONES_LIST};
+use super::kv::KvRead;
 use super::page::{Order, PageEntry, PagesError, sort_time};
+use super::slot::{KILLS_ITEM, PART_ITEM, Run, Slot};
 use super::tombstones::{Graves, TombstonesEntry};
-
-/// What one fold or compaction added to a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) pages: Arc<[PageEntry]>,
-    /// Parts of the list of its pages.
-    listed_in: u32,
-    /// Messages in its pages.
-    pub(super) count: u64,
-    /// Those that tombstones of later runs kill.
-    pub(super) dead: u64,
-    /// Its own tombstones, for messages of earlier runs.
-    pub(super) graves: Option<Arc<Graves>>,
-}
-
-/// A slot: its runs, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slot {
-    pub(super) runs: BTreeMap<u64, Run>,
-    /// Messages in its pages that are not dead.
-    pub(super) live: u64,
-}
 
 /// Where the pages may hold a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +67,7 @@ impl Directory {
             for (number, LoadingRun { pages, listed_in, graves }) in runs {
                 let mut run = Run::new(pages, (!graves.parts.is_empty()).then_some(graves));
                 run.listed_in = listed_in;
-                slot.runs.insert(number, run);
+                slot.runs.add(number, run);
             }
             slot.count().map_err(PagesError::damaged(format!("slot {key:?}")))?;
             directory.slots.insert(key, Arc::new(slot));
@@ -149,7 +128,7 @@ impl Directory {
         for &level in levels {
             let key = SlotKey::holding(topic, level, at.0);
             let Some(slot) = self.slots.get(&key) else { continue };
-            for (&run, listed) in &slot.runs {
+            for (&run, listed) in slot.runs.iter() {
                 let page = listed.pages.partition_point(|page| page.last(&key) < at);
                 if let Some(entry) = listed.pages.get(page).filter(|entry| entry.may_hold(&key, at)) {
                     candidates.push(Located { slot: key, run, page, may_be_chunked: entry.chunked > 0 });
@@ -167,150 +146,6 @@ impl Directory {
                 None => self.slots.remove(&key),
             };
         }
-    }
-}
-
-impl Run {
-    pub(super) fn new(pages: Vec<PageEntry>, graves: Option<Graves>) -> Self {
-        let count = pages.iter().map(|page| u64::from(page.count)).sum();
-        Self { pages: pages.into(), listed_in: 0, count, dead: 0, graves: graves.map(Arc::new) }
-    }
-
-    pub(super) fn live(&self) -> u64 {
-        self.count - self.dead
-    }
-}
-
-impl Slot {
-    /// Counts what is dead and what lives.
-    pub(super) fn count(&mut self) -> Result<(), Malformed> {
-        for run in self.runs.values_mut() {
-            run.dead = 0;
-        }
-        let graves: Vec<_> = self.runs.iter().filter_map(|(&by, run)| Some((by, run.graves.clone()?))).collect();
-        for (by, graves) in graves {
-            if graves.count() != graves.kills.iter().map(|&(_, count)| u64::from(count)).sum::<u64>() {
-                return Err(Malformed("the tombstones of a run are not as many as counted"));
-            }
-            for &(killed, count) in &graves.kills {
-                let run = self.runs.get_mut(&killed).filter(|_| killed < by);
-                let run = run.ok_or(Malformed("tombstones for a run that is not there"))?;
-                run.dead += u64::from(count);
-                if run.dead > run.count {
-                    return Err(Malformed("more tombstones than messages"));
-                }
-            }
-        }
-        self.live = self.runs.values().map(Run::live).sum();
-        Ok(())
-    }
-
-    /// Lists a run: puts its lists into `batch`, and the run into the slot.
-    pub(super) fn list(
-        &mut self,
-        key: &SlotKey,
-        number: u64,
-        pages: Vec<PageEntry>,
-        graves: Graves,
-        batch: &mut Batch,
-    ) {
-        let graves = (!graves.parts.is_empty()).then_some(graves);
-        let mut run = Run::new(pages, graves);
-        let mut list = List { key, run: number, kind: DIRECTORY, payload: Vec::new(), parts: 0, batch };
-        for page in run.pages.iter() {
-            list.item(|out| page.put(out));
-        }
-        run.listed_in = list.finish();
-        if let Some(graves) = run.graves.as_mut().and_then(Arc::get_mut) {
-            let mut list = List { key, run: number, kind: TOMBSTONES_LIST, payload: Vec::new(), parts: 0, batch };
-            for part in &graves.parts {
-                list.item(|out| {
-                    out.push(PART_ITEM);
-                    part.put(out);
-                });
-            }
-            for &(killed, count) in &graves.kills {
-                list.item(|out| {
-                    out.push(KILLS_ITEM);
-                    super::codec::put_u64(out, killed);
-                    super::codec::put_u32(out, count);
-                });
-            }
-            graves.listed_in = list.finish();
-        }
-        self.runs.insert(number, run);
-    }
-
-    /// Removes a run with its pages and tombstones.
-    pub(super) fn drop_run(&mut self, key: &SlotKey, number: u64, batch: &mut Batch) {
-        self.drop_graves(key, number, batch);
-        let Some(run) = self.runs.remove(&number) else { return };
-        remove_parts(key, number, PAGE, run.pages.len(), batch);
-        remove_parts(key, number, DIRECTORY, run.listed_in as usize, batch);
-    }
-
-    /// Removes the tombstones of a run, and the run if it has no pages.
-    pub(super) fn drop_graves(&mut self, key: &SlotKey, number: u64, batch: &mut Batch) {
-        let Some(run) = self.runs.get_mut(&number) else { return };
-        if let Some(graves) = run.graves.take() {
-            remove_parts(key, number, TOMBSTONES, graves.parts.len(), batch);
-            remove_parts(key, number, TOMBSTONES_LIST, graves.listed_in as usize, batch);
-        }
-        if run.pages.is_empty() {
-            self.runs.remove(&number);
-        }
-    }
-
-    /// Removes everything of a slot in which nothing lives, without reading it.
-    pub(super) fn drop_all(mut self, key: &SlotKey, batch: &mut Batch) {
-        let runs: Vec<u64> = self.runs.keys().copied().collect();
-        for run in runs {
-            self.drop_run(key, run, batch);
-        }
-    }
-}
-
-fn remove_parts(key: &SlotKey, run: u64, kind: u8, parts: usize, batch: &mut Batch) {
-    for part in 0..u32::try_from(parts).expect("a run has few parts") {
-        batch.remove(key.key(kind, run, part));
-    }
-}
-
-const PART_ITEM: u8 = 1;
-const KILLS_ITEM: u8 = 2;
-
-/// A list being written, in parts of bounded size.
-struct List<'a> {
-    key: &'a SlotKey,
-    run: u64,
-    kind: u8,
-    payload: Vec<u8>,
-    parts: u32,
-    batch: &'a mut Batch,
-}
-
-impl List<'_> {
-    fn item(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
-        put(&mut self.payload);
-        if self.payload.len() > MAX_VALUE_BYTES - 128 {
-            self.close();
-        }
-    }
-
-    fn close(&mut self) {
-        let part_key = self.key.key(self.kind, self.run, self.parts);
-        let value = seal(&part_key, &self.payload);
-        self.batch.put(part_key, value);
-        self.payload.clear();
-        self.parts += 1;
-    }
-
-    /// The number of parts.
-    fn finish(mut self) -> u32 {
-        if !self.payload.is_empty() {
-            self.close();
-        }
-        self.parts
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::queue::change::{DedupRecord, Finished, TopicRecord};
+use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
 use crate::queue::message::{Message, Place, TopicId};
 
 use super::codec::seal;
@@ -23,6 +23,7 @@ use super::keys::{Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chun
 use super::kv::{Batch, Kv, KvRead};
 use super::listing::Listing;
 use super::page::{Packer, PageEntry, PagesError, Put, sort_time};
+use super::quarantine::{PageName, Quarantine};
 use super::reader::Reader;
 use super::records::{put_topic, put_totals};
 use super::removals::Removals;
@@ -51,6 +52,8 @@ pub struct Folder {
     pub(super) state: PagesState,
     /// Slots that may be worth a compaction.
     pub(super) worn: BTreeSet<SlotKey>,
+    /// Pages that are to be set aside: readers avoid them.
+    pub(super) avoided: BTreeSet<PageName>,
     pub(super) lock: Option<Arc<HomeLock>>,
 }
 
@@ -67,7 +70,8 @@ impl Folder {
 
     /// Makes a reader of the pages as they are now. It is to be told of everything that changes from then on.
     pub fn reader(&self) -> Reader {
-        Reader::new(self.kv.reader(), self.directory.clone(), self.state, self.lock.clone())
+        let avoided = self.avoided.clone();
+        Reader::new(self.kv.reader(), self.directory.clone(), self.state, avoided, self.lock.clone())
     }
 
     /// Bytes of the page store on disk, as far as known.
@@ -93,8 +97,10 @@ impl Folder {
         let messages = new_pages.values().flatten().map(|page| u64::from(page.count)).sum();
         let mut removals = Removals::new(&*kv, &self.directory);
         let left = remove_copies(&mut removals, &*kv, job, run, &mut last)?;
-        let slots = removals.finish(run, new_pages, put, &mut last)?;
-        let index = write_index(&*kv, &self.index, job, run, put, &mut last)?;
+        let mut quarantine = Quarantine::plan(job, &mut removals);
+        let slots = removals.finish(run, &mut quarantine, new_pages, put, &mut last)?;
+        let named = quarantine.name(&self.index, &mut removals, job);
+        let index = write_index(&*kv, &self.index, (job, named), run, put, &mut last)?;
         let (ended, dedup) = write_remembered(job, run, &self.topics, put)?;
         let ended = list_runs::<Finished>(&self.ended, ended, run, &mut last, |topic, runs| {
             let topic = self.topics.get(&topic);
@@ -103,7 +109,7 @@ impl Folder {
         let dedup =
             list_runs::<DedupRecord>(&self.dedup, dedup, run, &mut last, |_, runs| useless_dedup(runs, job.now));
         writer.finish(&mut last)?;
-        put_facts(job, &mut last);
+        put_facts(job, &quarantine.counts(), &mut last);
         let (arrivals, epoch, carry_before) = (job.arrivals, job.epoch, job.carry_before);
         let state = PagesState { mark: job.mark, run, arrivals, epoch, carry_before, ..self.state };
         let delta = DirectoryDelta { fold: job.mark.fold, run, slots };
@@ -112,7 +118,8 @@ impl Folder {
         (self.ended, self.dedup, self.index) = (ended, dedup, index);
         let carried = job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before));
         let carried = carried.map(|entry| entry.arrival).collect();
-        Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left })
+        let set_aside = quarantine.done();
+        Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left, set_aside })
     }
 
     /// Makes the last batch durable and follows it.
@@ -122,7 +129,7 @@ impl Folder {
         mut state: PagesState,
         delta: &DirectoryDelta,
     ) -> Result<(), PagesError> {
-        self.listing.follow(&last);
+        self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
         self.kv.apply(last)?;
@@ -139,7 +146,8 @@ fn write_pages(job: &FoldJob, run: u64, put: Put<'_>) -> Result<BTreeMap<SlotKey
     for entry in &job.table.entries {
         let Some(message) = goes_to_pages(entry, job) else { continue };
         let level = match message.place() {
-            Place::Due(due) => Level::at_distance(due.since(job.now)),
+            // What is overdue is spread over wider slots too, since a backlog may reach back far.
+            Place::Due(due) => Level::at_distance(due.as_millis().abs_diff(job.now.as_millis())),
             Place::Dead(_) => Level::Dead,
         };
         let slot = SlotKey::holding(entry.topic, level, sort_time(message.place()));
@@ -216,24 +224,30 @@ fn remove_copies(
     Ok(leaving.len() as u64)
 }
 
-/// Writes what the generation changes in the index; gives the index as it is after the batch.
+/// Writes what the generation changes in the index, and removes the `named` messages from it; gives the index as it
+/// is after the batch.
 fn write_index(
     kv: &dyn KvRead,
     index: &Index,
-    job: &FoldJob,
+    (job, named): (&FoldJob, BTreeMap<TopicId, BTreeSet<u64>>),
     run: u64,
     put: Put<'_>,
     last: &mut Batch,
 ) -> Result<Index, PagesError> {
     let found = |entry: &Entry| goes_to_pages(entry, job).and_then(Found::of);
-    let mut topics: BTreeMap<TopicId, Vec<&Entry>> = BTreeMap::new();
+    let mut topics: BTreeMap<TopicId, Vec<IndexRecord>> = BTreeMap::new();
     for entry in job.table.entries.iter().filter(|entry| entry.was_indexed || found(entry).is_some()) {
-        topics.entry(entry.topic).or_default().push(entry);
+        let record = IndexRecord { arrival: entry.arrival, found: found(entry) };
+        topics.entry(entry.topic).or_default().push(record);
+    }
+    for (topic, arrivals) in named.into_iter().filter(|(_, arrivals)| !arrivals.is_empty()) {
+        let removals = arrivals.into_iter().map(|arrival| IndexRecord { arrival, found: None });
+        topics.entry(topic).or_default().extend(removals);
     }
     let mut after = index.clone();
-    for (topic, mut entries) in topics {
-        entries.sort_unstable_by_key(|entry| entry.arrival);
-        let new = entries.into_iter().map(|entry| IndexRecord { arrival: entry.arrival, found: found(entry) });
+    for (topic, mut new) in topics {
+        new.sort_unstable_by_key(|record| record.arrival);
+        let new = new.into_iter();
         let runs: TopicIndex = after.remove(&topic).unwrap_or_default();
         let runs = write_index_run(kv, (topic, run), &runs, new, put, last)?;
         if !runs.is_empty() {
@@ -275,7 +289,7 @@ fn list_runs<R: Remembered>(
     after
 }
 
-fn put_facts(job: &FoldJob, last: &mut Batch) {
+fn put_facts(job: &FoldJob, set_aside: &BTreeMap<TopicId, u64>, last: &mut Batch) {
     let mut put = |key: Vec<u8>, payload: &[u8]| {
         let value = seal(&key, payload);
         last.put(key, value);
@@ -287,7 +301,8 @@ fn put_facts(job: &FoldJob, last: &mut Batch) {
     }
     for (topic, totals) in &job.totals {
         let mut payload = Vec::new();
-        put_totals(&mut payload, totals);
+        let quarantined = totals.quarantined + set_aside.get(topic).copied().unwrap_or(0);
+        put_totals(&mut payload, &Totals { quarantined, ..*totals });
         put(topic_key(TOTALS, *topic), &payload);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::queue::change::{Change, DedupRecord, Finished, Outcome, TopicRecord, Totals};
 use crate::queue::message::{HistoryEntry, Message, MessageId, Place, Progress, TopicId};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
 /// A message that this generation touched.
@@ -33,6 +34,8 @@ pub(super) struct Generation {
     /// In the order of their end.
     pub(super) ended: Vec<Finished>,
     pub(super) dedup: Vec<DedupRecord>,
+    /// Damaged parts of the pages that its fold sets aside.
+    pub(super) damaged: BTreeSet<DamagedPart>,
     /// Journal bytes of this generation.
     pub(super) bytes: u64,
 }
@@ -148,6 +151,18 @@ impl Ledger {
 
     pub(super) fn dedup(&mut self, dedup: &DedupRecord) {
         self.young.dedup.push(dedup.clone());
+    }
+
+    /// The totals of its topic change with the fold, if it turns out to hold messages.
+    pub(super) fn quarantined(&mut self, part: &DamagedPart) {
+        self.young.damaged.insert(*part);
+        self.count(part.topic, |_| {});
+    }
+
+    /// A fold has set so many messages of a topic aside.
+    pub(super) fn set_aside(&mut self, topic: TopicId, messages: u64) {
+        self.totals.entry(topic).or_default().quarantined += messages;
+        self.live = self.live.saturating_sub(messages);
     }
 
     fn count(&mut self, topic: TopicId, count: impl FnOnce(&mut Totals)) {

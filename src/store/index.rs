@@ -56,7 +56,7 @@ pub(super) struct IndexRun {
 }
 
 impl IndexRun {
-    fn records(&self) -> u64 {
+    pub(super) fn records(&self) -> u64 {
         self.entries + self.removals
     }
 }
@@ -96,12 +96,25 @@ pub(super) fn load_index_list(kv: &dyn KvRead) -> Result<Index, PagesError> {
 /// Gives every entry that holds to `sink`.
 pub(super) fn each_indexed(kv: &dyn KvRead, index: &Index, sink: &mut dyn FnMut(Restored)) -> Result<(), PagesError> {
     for (&topic, runs) in index {
-        let mut merge = Merge::new(kv, topic, runs.iter())?;
-        while let Some(IndexRecord { arrival, found }) = merge.next()? {
-            if let Some(Found { birth_due, place, key_hash }) = found {
-                let id = MessageId { topic, birth_due, arrival };
-                sink(Restored::Index { id, place, key_hash });
-            }
+        each_of_topic(kv, topic, runs, &mut |arrival, Found { birth_due, place, key_hash }| {
+            let id = MessageId { topic, birth_due, arrival };
+            sink(Restored::Index { id, place, key_hash });
+        })?;
+    }
+    Ok(())
+}
+
+/// Gives every entry of a topic that holds to `sink`, by arrival number.
+pub(super) fn each_of_topic(
+    kv: &dyn KvRead,
+    topic: TopicId,
+    runs: &TopicIndex,
+    sink: &mut dyn FnMut(u64, Found),
+) -> Result<(), PagesError> {
+    let mut merge = Merge::new(kv, topic, runs.iter())?;
+    while let Some(IndexRecord { arrival, found }) = merge.next()? {
+        if let Some(found) = found {
+            sink(arrival, found);
         }
     }
     Ok(())

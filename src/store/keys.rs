@@ -18,6 +18,7 @@
 //! | 13 tombstones list | topic, level, slot start, run, part | tombstones of that run in the slot |
 //! | 14 index | topic, run, part | where messages in pages are that have a key or have moved |
 //! | 15 index list | topic, run | parts and counts of a run of the index |
+//! | 16 quarantine | topic, level, slot start, run, page | a damaged page as it was found, not sealed |
 //!
 //! Folds and compactions count their runs together; a run number is never used twice.
 
@@ -35,6 +36,7 @@ pub(super) const INTENT: u8 = 12;
 pub(super) const TOMBSTONES_LIST: u8 = 13;
 pub(super) const INDEX: u8 = 14;
 pub(super) const INDEX_LIST: u8 = 15;
+pub(super) const QUARANTINE: u8 = 16;
 
 /// Largest value, bytes: sixteen of them in one leaf stay below the size from which sled moves a leaf to a
 /// file of its own.
@@ -58,7 +60,7 @@ pub(super) enum Level {
 impl Level {
     pub(super) const DUE: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
 
-    /// The level of a message that falls due `distance_ms` after the fold.
+    /// The level of a message that is due `distance_ms` after or before the fold.
     pub(super) fn at_distance(distance_ms: u64) -> Self {
         match distance_ms {
             0..120_000 => Self::Second,
@@ -77,7 +79,7 @@ impl Level {
         }
     }
 
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Self::Second => 0,
             Self::Minute => 1,
@@ -87,7 +89,7 @@ impl Level {
         }
     }
 
-    fn from_number(number: u8) -> Option<Self> {
+    pub(super) fn from_number(number: u8) -> Option<Self> {
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Dead].into_iter().find(|l| l.number() == number)
     }
 }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use crate::queue::change::{DedupRecord, Finished};
 
-use super::codec::{Malformed, seal_of};
+use super::codec::{Malformed, seal_of, unseal};
 use super::keys::{DIRECTORY, INDEX_LIST, TOMBSTONES_LIST, TOPIC, TOTALS};
 use super::kv::{Batch, KvRead};
 use super::page::PagesError;
@@ -17,11 +17,10 @@ use super::runs::Remembered;
 const KINDS: [u8; 7] =
     [TOPIC, TOTALS, DIRECTORY, TOMBSTONES_LIST, Finished::INDEX_KIND, DedupRecord::INDEX_KIND, INDEX_LIST];
 
-/// The checksums of all listed values, and the digest of them.
-#[derive(Clone, Debug, Default)]
+/// The digest of all listed values: the sum of a hash of each checksum, so that it follows changes without the
+/// order mattering and without the values being kept in memory.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Listing {
-    sums: HashMap<Vec<u8>, u32>,
-    /// The sum of a hash of each checksum, so that it follows changes without the order mattering.
     pub(super) digest: u64,
 }
 
@@ -30,8 +29,8 @@ impl Listing {
     pub(super) fn load(kv: &dyn KvRead, digest: u64) -> Result<Self, PagesError> {
         let mut listing = Self::default();
         for kind in KINDS {
-            kv.scan(&[kind], &mut |key, value| {
-                listing.set(key, Some(seal_of(value)));
+            kv.scan(&[kind], &mut |_, value| {
+                listing.digest = listing.digest.wrapping_add(hash(seal_of(value)));
                 ControlFlow::Continue(())
             })?;
         }
@@ -42,21 +41,20 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Follows a batch that is about to be applied.
-    pub(super) fn follow(&mut self, batch: &Batch) {
-        for (key, value) in batch.items() {
-            if key.first().is_some_and(|kind| KINDS.contains(kind)) {
-                self.set(key, value.as_deref().map(seal_of));
+    /// Follows a batch that is about to be applied; what it replaces is read.
+    pub(super) fn follow(&mut self, kv: &dyn KvRead, batch: &Batch) -> Result<(), PagesError> {
+        let listed = batch.items().iter().filter(|(key, _)| key.first().is_some_and(|kind| KINDS.contains(kind)));
+        // The last item of a key counts.
+        let after: HashMap<&[u8], Option<&[u8]>> =
+            listed.map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
+        for (key, value) in after {
+            if let Some(before) = kv.value(key)? {
+                unseal(key, &before).map_err(PagesError::damaged(format!("listed value {key:02x?}")))?;
+                self.digest = self.digest.wrapping_sub(hash(seal_of(&before)));
             }
+            self.digest = self.digest.wrapping_add(value.map_or(0, |value| hash(seal_of(value))));
         }
-    }
-
-    fn set(&mut self, key: &[u8], sum: Option<u32>) {
-        let before = match sum {
-            Some(sum) => self.sums.insert(key.to_vec(), sum),
-            None => self.sums.remove(key),
-        };
-        self.digest = self.digest.wrapping_sub(before.map_or(0, hash)).wrapping_add(sum.map_or(0, hash));
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::queue::time::Timestamp;
 use super::codec::{Malformed, Reader, SEAL_BYTES, put_bytes, put_u32, put_u64, seal, seal_of, unseal};
 use super::keys::{Level, MAX_VALUE_BYTES, PAGE, SlotKey, chunk_key};
 use super::kv::{KvError, KvRead};
+use super::quarantine::PageName;
 use super::records::{message, put_message, put_time, time};
 
 /// Messages that take more are stored in chunks under keys of their own.
@@ -42,6 +43,10 @@ pub(super) struct PageEntry {
     pub(super) chunked: u16,
 }
 
+/// In the place of the number of messages in chunks: the page is in quarantine. Its entry stays, since the place
+/// of a page in the list is its number; its count is that of its messages that tombstones kill.
+const IN_QUARANTINE: u16 = u16::MAX;
+
 impl PageEntry {
     /// Its first message.
     pub(super) fn first(&self, slot: &SlotKey) -> Order {
@@ -53,9 +58,21 @@ impl PageEntry {
         (Timestamp::from_millis(slot.start + u64::from(self.last_ms)), self.last_arrival)
     }
 
+    /// True if the page was set aside: nobody reads it any more.
+    pub(super) fn is_in_quarantine(&self) -> bool {
+        self.chunked == IN_QUARANTINE
+    }
+
+    /// The entry of the page when it is set aside, of whose messages tombstones kill `dead`.
+    pub(super) fn in_quarantine(self, dead: u16) -> Self {
+        Self { count: dead, chunked: IN_QUARANTINE, ..self }
+    }
+
     /// True if the page may hold a message there.
     pub(super) fn may_hold(&self, slot: &SlotKey, at: Order) -> bool {
-        (self.first(slot)..=self.last(slot)).contains(&at) && (self.lowest..=self.highest).contains(&at.1)
+        !self.is_in_quarantine()
+            && (self.first(slot)..=self.last(slot)).contains(&at)
+            && (self.lowest..=self.highest).contains(&at.1)
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -268,7 +285,7 @@ impl PageRecord {
     }
 }
 
-/// Reads a page that the directory lists and checks it against its entry.
+/// Reads a page that the directory lists and checks it against its entry. Of one in quarantine nothing is read.
 pub(super) fn read_page(
     kv: &dyn KvRead,
     slot: &SlotKey,
@@ -276,7 +293,10 @@ pub(super) fn read_page(
     page: usize,
     entry: &PageEntry,
 ) -> Result<Vec<PageRecord>, PagesError> {
-    let what = || page_name(slot, run, page);
+    if entry.is_in_quarantine() {
+        return Ok(Vec::new());
+    }
+    let what = || PageName { slot: *slot, run, page }.to_string();
     let key = slot.key(PAGE, run, u32::try_from(page).expect("a run has few pages"));
     let value = kv.value(&key)?.ok_or(Malformed("it is missing")).map_err(PagesError::damaged(what()))?;
     let value = Bytes::from(value);
@@ -296,11 +316,6 @@ pub(super) fn read_page(
         Ok(records)
     };
     read().map_err(PagesError::damaged(what()))
-}
-
-/// A page in words, for errors.
-pub(super) fn page_name(slot: &SlotKey, run: u64, page: usize) -> String {
-    format!("page {page} of run {run}, topic {}, {:?} slot {}", slot.topic.0, slot.level, slot.start)
 }
 
 fn record(bytes: Bytes) -> Result<PageRecord, Malformed> {

@@ -3,19 +3,22 @@
 //! A reader sees the pages as of one fold and follows with [`Reader::apply`]. Pages never change and their keys
 //! are never used twice, so as long as what the reader knows exists, what it reads is of that fold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, Place, TopicId};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
+use super::codec::Malformed;
 use super::counts;
 use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
 use super::keys::Level;
 use super::kv::KvRead;
-use super::page::{Order, PageRecord, PagesError, read_page, sort_time};
+use super::page::{Order, PagesError, read_page, sort_time};
+use super::quarantine::PageName;
 use super::state::PagesState;
 use super::tombstones::TombstoneCache;
 use super::walk::{Step, Stock, Walk};
@@ -44,6 +47,10 @@ pub struct Reader {
     cursors: BTreeMap<TopicId, Cursor>,
     /// Counts loads, to tell which cursor was used last.
     loads: u64,
+    /// Pages that were found damaged, whether a second reading would succeed or not.
+    avoided: BTreeSet<PageName>,
+    /// What was found damaged and not told yet.
+    damaged: Vec<DamagedPart>,
     _lock: Option<Arc<HomeLock>>,
 }
 
@@ -66,10 +73,11 @@ impl Reader {
         kv: Box<dyn KvRead>,
         directory: Directory,
         state: PagesState,
+        avoided: BTreeSet<PageName>,
         lock: Option<Arc<HomeLock>>,
     ) -> Self {
-        let tombstones = TombstoneCache::default();
-        Self { kv, directory, state, tombstones, cursors: BTreeMap::new(), loads: 0, _lock: lock }
+        let (tombstones, cursors, damaged) = (TombstoneCache::default(), BTreeMap::new(), Vec::new());
+        Self { kv, directory, state, tombstones, cursors, loads: 0, avoided, damaged, _lock: lock }
     }
 
     /// The fold whose pages it reads.
@@ -87,7 +95,18 @@ impl Reader {
         }
     }
 
-    /// The waiting messages of a topic in their order, from a place in it on. One call reads a bounded number of
+    /// Does not read a damaged page any more, even if another reader has found it.
+    pub fn avoid(&mut self, part: &DamagedPart) {
+        self.avoided.extend(PageName::of_whole(part));
+        self.cursors.remove(&part.topic);
+    }
+
+    /// What was found damaged since the last call. It was left out of what was read.
+    pub fn take_damaged(&mut self) -> Vec<DamagedPart> {
+        std::mem::take(&mut self.damaged)
+    }
+
+    /// The waiting messages of a topic in their order, from a place in it on; what is damaged is left out. One call reads a bounded number of
     /// pages, so it may give fewer messages than asked for and than there are; the frontier is then how far it
     /// came. Going on from the frontier costs no page twice.
     ///
@@ -114,7 +133,7 @@ impl Reader {
     /// [`ReadError`].
     pub fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError> {
         for &(arrival, place) in &missing.candidates {
-            let found = self.message_at(missing.topic, place, arrival).map_err(|error| self.explain(&error))?;
+            let found = self.message_at(missing.topic, place, arrival)?;
             let has_key =
                 |message: &Message| missing.key.is_none() || message.content.key.as_ref() == missing.key.as_ref();
             if let Some(message) = found.filter(has_key) {
@@ -144,7 +163,8 @@ impl Reader {
     /// # Errors
     /// [`ReadError`].
     pub fn due_counts(&mut self, topic: TopicId, from: Order, until: Timestamp) -> Result<u64, ReadError> {
-        let stock = Stock { kv: &*self.kv, directory: &self.directory, tombstones: &mut self.tombstones };
+        let (kv, directory, avoided) = (&*self.kv, &self.directory, &self.avoided);
+        let stock = Stock { kv, directory, tombstones: &mut self.tombstones, avoided };
         counts::due_between(stock, topic, from..(until, 0)).map_err(|error| self.explain(&error))
     }
 
@@ -156,39 +176,83 @@ impl Reader {
     }
 
     fn walk_on(&mut self, walk: &mut Walk, max: usize, mut budget: usize) -> Result<Vec<Message>, ReadError> {
-        let mut messages = Vec::new();
+        let (mut messages, mut damaged) = (Vec::new(), Vec::new());
         let mut walk_on = || {
-            let mut stock = Stock { kv: &*self.kv, directory: &self.directory, tombstones: &mut self.tombstones };
+            let (kv, directory, avoided) = (&*self.kv, &self.directory, &self.avoided);
+            let mut stock = Stock { kv, directory, tombstones: &mut self.tombstones, avoided };
             while messages.len() < max {
-                let Step::Record(slot, record) = walk.step(&mut stock, &mut budget)? else { break };
-                messages.push(record.message(&*self.kv, &slot)?);
-                // Chunks count as pages, but a message is never left half read.
-                budget = budget.saturating_sub(record.chunks());
+                match walk.step(&mut stock, &mut budget)? {
+                    Step::Record(name, record) => {
+                        match record.message(kv, &name.slot) {
+                            Ok(message) => messages.push(message),
+                            Err(problem) => damaged.push((name.message(record.order), problem)),
+                        }
+                        // Chunks count as pages, but a message is never left half read.
+                        budget = budget.saturating_sub(record.chunks());
+                    }
+                    Step::Damaged(part, problem) => damaged.push((part, problem)),
+                    Step::Exhausted | Step::End => break,
+                }
                 if budget == 0 {
                     break;
                 }
             }
             Ok(())
         };
-        match walk_on() {
-            Ok(()) => Ok(messages),
-            Err(error) => Err(self.explain(&error)),
+        walk_on().map_err(|error| self.explain(&error))?;
+        for (part, problem) in damaged {
+            if self.explain(&problem) == ReadError::Overtaken {
+                return Err(ReadError::Overtaken);
+            }
+            self.note(part);
         }
+        Ok(messages)
     }
 
-    fn message_at(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Option<Message>, PagesError> {
+    fn message_at(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Option<Message>, ReadError> {
         let at = (sort_time(place), arrival);
+        let mut failed = None;
         for located in self.directory.candidates(topic, place, arrival) {
-            let (key, run) = (located.slot, located.run);
-            let slot = self.directory.slot(&key).expect("candidates are listed");
-            let entry = &slot.runs[&run].pages[located.page];
-            let records = read_page(&*self.kv, &key, run, located.page, entry)?;
-            let Some(record) = records.iter().find(|record| record.order == at) else { continue };
-            if self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at))?.is_empty() {
-                return PageRecord::message(record, &*self.kv, &key).map(Some);
+            let name = PageName { slot: located.slot, run: located.run, page: located.page };
+            match self.message_in(&name, at) {
+                Ok(None) => {}
+                Ok(Some(message)) => return Ok(Some(message)),
+                // Another page may hold it.
+                Err((part, problem)) => match self.explain(&problem) {
+                    ReadError::Overtaken => return Err(ReadError::Overtaken),
+                    damaged @ ReadError::Damaged { .. } => {
+                        part.into_iter().for_each(|part| self.note(part));
+                        failed = Some(damaged);
+                    }
+                },
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// The message at a place, if it is in that page; else what is damaged, if the pages are.
+    fn message_in(&mut self, name: &PageName, at: Order) -> Result<Option<Message>, (Option<DamagedPart>, PagesError)> {
+        let PageName { slot: key, run, page } = *name;
+        let slot = self.directory.slot(&key).expect("candidates are listed");
+        let entry = &slot.runs[run].pages[page];
+        let whole = |problem| (Some(name.whole(entry)), problem);
+        if self.avoided.contains(name) {
+            return Err(whole(PagesError::damaged(name.to_string())(Malformed("it was found damaged before"))));
+        }
+        let records = read_page(&*self.kv, &key, run, page, entry).map_err(whole)?;
+        let Some(record) = records.iter().find(|record| record.order == at) else { return Ok(None) };
+        let dead = self.tombstones.dead_between(&*self.kv, (&key, slot), run, (at, at));
+        if !dead.map_err(|problem| (None, problem))?.is_empty() {
+            return Ok(None);
+        }
+        record.message(&*self.kv, &key).map(Some).map_err(|problem| (Some(name.message(at)), problem))
+    }
+
+    fn note(&mut self, part: DamagedPart) {
+        self.avoided.extend(PageName::of_whole(&part));
+        if !self.damaged.contains(&part) {
+            self.damaged.push(part);
+        }
     }
 
     /// What cannot be read is damaged, unless the pages have moved on.

@@ -8,6 +8,7 @@ use crate::queue::change::{DedupRecord, Finished, OpenLease, Outcome, TopicRecor
 use crate::queue::message::{
     AttemptHistory, Content, DeadReason, DeliveryOutcome, HistoryEntry, Message, MessageId, Place, Progress, TopicId,
 };
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::schedule::RetrySchedule;
 use crate::queue::settings::{RateCap, TopicSettings};
 use crate::queue::time::Timestamp;
@@ -377,5 +378,31 @@ pub(super) fn lease(input: &mut Reader<'_>) -> Result<OpenLease, Malformed> {
         delivered_at: time(input)?,
         deadline: time(input)?,
         consumer: consumer(input)?,
+    })
+}
+
+pub(super) fn put_damaged_part(out: &mut Vec<u8>, part: &DamagedPart) {
+    put_u32(out, part.topic.0);
+    out.push(part.level);
+    put_u64(out, part.slot_start);
+    put_u64(out, part.run);
+    put_u32(out, part.page);
+    out.push(part.is_whole.into());
+    for (at, arrival) in [part.first, part.last] {
+        put_time(out, at);
+        put_u64(out, arrival);
+    }
+}
+
+pub(super) fn damaged_part(input: &mut Reader<'_>) -> Result<DamagedPart, Malformed> {
+    Ok(DamagedPart {
+        topic: TopicId(input.u32()?),
+        level: input.u8()?,
+        slot_start: input.u64()?,
+        run: input.u64()?,
+        page: input.u32()?,
+        is_whole: flag(input)?,
+        first: (time(input)?, input.u64()?),
+        last: (time(input)?, input.u64()?),
     })
 }

@@ -25,6 +25,7 @@ use super::logged::Logged;
 use super::open_error::OpenError;
 use super::options::StoreOptions;
 use super::page::PagesError;
+use super::quarantine::PageName;
 use super::records::{topic, totals};
 use super::runs::{each, load_index};
 use super::state::PagesState;
@@ -84,12 +85,13 @@ pub(super) fn open_locked(
         }
     }
     remove_unfinished(&mut *kv)?;
-    let folder = load_folder(kv, &state, lock.clone())?;
+    let mut folder = load_folder(kv, &state, lock.clone())?;
     let mut ledger = Ledger { arrivals: state.arrivals, epoch: state.epoch, ..Ledger::default() };
     let unmarked = unmarked_fold(&chain, &*log, &state)?;
     restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
     restore_journal(&chain, &*log, &state, &mut ledger, sink)?;
     check_counts(&folder.directory, &ledger, unmarked.as_ref())?;
+    folder.avoided = ledger.young.damaged.iter().filter_map(PageName::of_whole).collect();
     let torn = chain.torn.clone();
     let start = go_on(&mut *log, chain, found.spares, &state, &options)?;
     let (epoch, clean) = (ledger.epoch + 1, ledger.closed);
@@ -112,7 +114,8 @@ fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>)
         topics.insert(record.id, record);
     })?;
     let worn = directory.slots().map(|(&key, _)| key).collect();
-    Ok(Folder { kv, directory, index, ended, dedup, topics, listing, state: *state, worn, lock })
+    let avoided = BTreeSet::new();
+    Ok(Folder { kv, directory, index, ended, dedup, topics, listing, state: *state, worn, avoided, lock })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
@@ -221,10 +224,10 @@ fn restore_journal(
         sink(Restored::Change(Change::Opened { epoch: state.epoch, at: Timestamp::ZERO }));
     }
     chain.each_change(log, &mut |logged, bytes| {
-        ledger.closed = matches!(logged, Logged::Closed { .. });
+        ledger.closed = matches!(logged, Logged::Closed(_));
         if let Some(change) = replay(ledger, logged, bytes, state.mark.fold)? {
             // A clean stop that was followed by another start says nothing any more; the last one does.
-            if matches!(change, Change::Closed { .. }) {
+            if matches!(change, Change::Closed(_)) {
                 ledger.last_close = Some(change);
             } else {
                 sink(Restored::Change(change));
@@ -269,6 +272,10 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
             ledger.dedup(&dedup);
             Change::DedupPut(dedup)
         }
+        Logged::Quarantined(part) => {
+            ledger.quarantined(&part);
+            Change::Quarantined(part)
+        }
         Logged::Arrivals(through) => {
             ledger.arrivals = ledger.arrivals.max(through);
             Change::ArrivalsReserved(through)
@@ -277,7 +284,7 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
             ledger.epoch = ledger.epoch.max(epoch);
             Change::Opened { epoch, at }
         }
-        Logged::Closed { at, leases } => Change::Closed { at, leases },
+        Logged::Closed(closing) => Change::Closed(closing),
         Logged::Carried { fold: by, message } => {
             let is_known = ledger.young.entry(message.id.arrival).is_some();
             if by == fold && !is_known {

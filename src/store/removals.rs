@@ -5,16 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::queue::message::{Place, TopicId};
+use crate::queue::quarantine::DamagedPart;
 
-use super::directory::{Directory, Located, Slot};
+use super::directory::{Directory, Located};
 use super::keys::SlotKey;
 use super::kv::{Batch, KvRead};
 use super::page::{Order, PageEntry, PagesError, Put, read_page, sort_time};
+use super::quarantine::{PageName, Quarantine};
+use super::slot::Slot;
 use super::tombstones::{Graves, Tombstone, TombstoneCache, put_tombstones};
 
 /// Finds and collects the copies that a fold makes invalid.
 pub(super) struct Removals<'a> {
-    kv: &'a dyn KvRead,
+    pub(super) kv: &'a dyn KvRead,
     directory: &'a Directory,
     dead: BTreeMap<SlotKey, Vec<Tombstone>>,
     /// Positions in pages that were read to tell copies apart.
@@ -37,16 +40,22 @@ impl<'a> Removals<'a> {
     }
 
     /// Finds a message in the pages. The directory leaves one page in the usual case; only if there are more
-    /// candidates are they read.
+    /// candidates are they read. What no readable page holds is in the damaged one.
     fn locate(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Located, PagesError> {
         let at = (sort_time(place), arrival);
         let mut candidates = self.directory.candidates(topic, place, arrival);
         if candidates.len() > 1 {
-            let mut holding = Vec::new();
+            let (mut holding, mut unreadable) = (Vec::new(), Vec::new());
             for candidate in candidates {
-                if self.holds(&candidate, at)? {
-                    holding.push(candidate);
+                match self.holds(&candidate, at) {
+                    Ok(true) => holding.push(candidate),
+                    Ok(false) => {}
+                    Err(_) => unreadable.push(candidate),
                 }
+            }
+            if holding.is_empty() {
+                unreadable.truncate(1);
+                holding = unreadable;
             }
             candidates = holding;
         }
@@ -57,6 +66,21 @@ impl<'a> Removals<'a> {
                 problem: "the pages do not hold exactly one copy",
             }),
         }
+    }
+
+    /// True if the damaged page may hold a message and no page that can be read does.
+    pub(super) fn is_only_in(&mut self, part: &DamagedPart, place: Place, arrival: u64) -> bool {
+        let candidates = self.directory.candidates(part.topic, place, arrival);
+        let is_part = |located: &Located| {
+            let name = PageName { slot: located.slot, run: located.run, page: located.page };
+            PageName::of(part) == Some(name)
+        };
+        let at = (sort_time(place), arrival);
+        candidates.iter().any(is_part)
+            && !candidates
+                .iter()
+                .filter(|located| !is_part(located))
+                .any(|other| matches!(self.holds(other, at), Ok(true)))
     }
 
     /// True if the page holds a copy there that no tombstone killed.
@@ -70,7 +94,7 @@ impl<'a> Removals<'a> {
         let positions = match self.read_pages.entry((key, run, page)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let records = read_page(self.kv, &key, run, page, &slot.runs[&run].pages[page])?;
+                let records = read_page(self.kv, &key, run, page, &slot.runs[run].pages[page])?;
                 entry.insert(records.iter().map(|record| record.order).collect())
             }
         };
@@ -83,19 +107,27 @@ impl<'a> Removals<'a> {
     /// Writes the tombstones with `put`, and the lists of run `run` with its new pages into `last`; gives the
     /// touched slots as they are then.
     pub(super) fn finish(
-        self,
+        &mut self,
         run: u64,
+        quarantine: &mut Quarantine,
         mut new_pages: BTreeMap<SlotKey, Vec<PageEntry>>,
         put: Put<'_>,
         last: &mut Batch,
     ) -> Result<BTreeMap<SlotKey, Option<Arc<Slot>>>, PagesError> {
-        let Self { directory, mut dead, .. } = self;
-        let touched: BTreeSet<SlotKey> = new_pages.keys().chain(dead.keys()).copied().collect();
+        let mut dead = std::mem::take(&mut self.dead);
+        let touched: BTreeSet<SlotKey> =
+            new_pages.keys().chain(dead.keys()).chain(quarantine.slots()).copied().collect();
         let mut changed = BTreeMap::new();
         for key in touched {
             let pages = new_pages.remove(&key).unwrap_or_default();
             let mut dead = dead.remove(&key).unwrap_or_default();
-            let mut slot = directory.slot(&key).map(|slot| Slot::clone(slot)).unwrap_or_default();
+            // Nothing is set aside in a slot that is gone already.
+            let is_new = !pages.is_empty();
+            let Some(mut slot) = self.directory.slot(&key).map(|slot| Slot::clone(slot)).or(is_new.then(Slot::default))
+            else {
+                continue;
+            };
+            quarantine.set_aside(self.kv, &mut self.tombstones, (&key, &mut slot), &dead, last);
             if pages.is_empty() && slot.live == dead.len() as u64 {
                 slot.drop_all(&key, last);
                 changed.insert(key, None);
@@ -103,7 +135,9 @@ impl<'a> Removals<'a> {
             }
             dead.sort_unstable();
             let graves = if dead.is_empty() { Graves::default() } else { put_tombstones(&key, run, &dead, put)? };
-            slot.list(&key, run, pages, graves, last);
+            if !pages.is_empty() || !graves.parts.is_empty() {
+                slot.list(&key, run, pages, graves, last);
+            }
             slot.count().map_err(PagesError::damaged(format!("slot {key:?}")))?;
             changed.insert(key, Some(Arc::new(slot)));
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_u32, put_u64, seal, seal_of, unseal};
-use super::directory::Slot;
 use super::keys::{MAX_VALUE_BYTES, SlotKey, TOMBSTONES};
 use super::kv::KvRead;
 use super::page::{Order, PagesError, Put};
 use super::records::{put_time, time};
+use super::slot::Slot;
 
 /// A copy that is gone: where it is in its slot's order, and in which run.
 pub(super) type Tombstone = (Order, u64);
@@ -176,10 +176,10 @@ impl TombstoneCache {
         (first, last): (Order, Order),
     ) -> Result<Vec<Order>, PagesError> {
         let mut dead = Vec::new();
-        if slot.runs[&run].dead == 0 {
+        if slot.runs[run].dead == 0 {
             return Ok(dead);
         }
-        for (&by, graves) in slot.runs.range(run + 1..).filter_map(|(by, run)| Some((by, run.graves.as_ref()?))) {
+        for (&by, graves) in slot.runs.after(run).filter_map(|(by, run)| Some((by, run.graves.as_ref()?))) {
             if !graves.kills_in(run) {
                 continue;
             }

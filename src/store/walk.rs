@@ -2,17 +2,21 @@
 //! which opens slots and reads pages only when their turn comes.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::vec;
 
 use crate::queue::message::TopicId;
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
-use super::directory::{Directory, Slot};
+use super::codec::Malformed;
+use super::directory::Directory;
 use super::keys::{Level, SlotKey};
 use super::kv::KvRead;
 use super::page::{Order, PageRecord, PagesError, read_page};
+use super::quarantine::PageName;
+use super::slot::Slot;
 use super::tombstones::TombstoneCache;
 
 /// A walk, which can be left and gone on with as long as its slots do not change.
@@ -49,8 +53,10 @@ struct RunOfSlot {
 
 /// A step of a walk.
 pub(super) enum Step {
-    /// The next message.
-    Record(SlotKey, PageRecord),
+    /// The next message, and the page that it is in.
+    Record(PageName, PageRecord),
+    /// A page that cannot be read; the walk goes on behind it.
+    Damaged(DamagedPart, PagesError),
     /// The next page would be one more than was allowed.
     Exhausted,
     /// There is nothing more.
@@ -62,7 +68,12 @@ pub(super) struct Stock<'a> {
     pub(super) kv: &'a dyn KvRead,
     pub(super) directory: &'a Directory,
     pub(super) tombstones: &'a mut TombstoneCache,
+    /// Pages that are not read any more, since they were found damaged.
+    pub(super) avoided: &'a BTreeSet<PageName>,
 }
+
+/// No page is avoided.
+pub(super) static NONE_AVOIDED: BTreeSet<PageName> = BTreeSet::new();
 
 impl Walk {
     /// Over all messages of a topic in `levels` that are at or after `from`.
@@ -100,13 +111,15 @@ impl Walk {
                 }
                 Source::Pages(run, page) => {
                     *budget -= 1;
-                    self.read(stock, run, page)?;
+                    if let Some(damaged) = self.read(stock, run, page)? {
+                        return Ok(damaged);
+                    }
                 }
                 Source::Records(run, page, mut records) => {
                     let record = records.next().expect("a page whose turn it is has a record");
-                    let key = run.key;
+                    let name = PageName { slot: run.key, run: run.run, page };
                     self.push_records(run, page, records);
-                    return Ok(Step::Record(key, record));
+                    return Ok(Step::Record(name, record));
                 }
             }
         }
@@ -126,7 +139,7 @@ impl Walk {
 
     fn open_slot(&mut self, directory: &Directory, key: SlotKey) {
         let slot = directory.slot(&key).expect("a walk ends when its slots change");
-        for (&run, listed) in &slot.runs {
+        for (&run, listed) in slot.runs.iter() {
             let page = listed.pages.partition_point(|page| page.last(&key) < self.from);
             self.push_pages(RunOfSlot { key, slot: Arc::clone(slot), run }, page);
         }
@@ -136,7 +149,7 @@ impl Walk {
     }
 
     fn push_pages(&mut self, run: RunOfSlot, page: usize) {
-        let listed = &run.slot.runs[&run.run];
+        let listed = &run.slot.runs[run.run];
         // A run in which nothing lives is not read.
         if listed.live() == 0 {
             return;
@@ -155,17 +168,31 @@ impl Walk {
         }
     }
 
-    fn read(&mut self, stock: &mut Stock<'_>, run: RunOfSlot, page: usize) -> Result<(), PagesError> {
+    /// Reads a page; gives a step if it is damaged.
+    fn read(&mut self, stock: &mut Stock<'_>, run: RunOfSlot, page: usize) -> Result<Option<Step>, PagesError> {
         let RunOfSlot { key, slot, run: number } = &run;
-        let entry = &slot.runs[number].pages[page];
-        let mut records = read_page(stock.kv, key, *number, page, entry)?;
+        let entry = &slot.runs[*number].pages[page];
+        let name = PageName { slot: *key, run: *number, page };
+        let read = if stock.avoided.contains(&name) {
+            Err(PagesError::damaged(name.to_string())(Malformed("it was found damaged before")))
+        } else {
+            read_page(stock.kv, key, *number, page, entry)
+        };
+        let mut records = match read {
+            Ok(records) => records,
+            Err(problem) => {
+                let part = name.whole(entry);
+                self.push_pages(run, page + 1);
+                return Ok(Some(Step::Damaged(part, problem)));
+            }
+        };
         let range = (entry.first(key), entry.last(key));
         let dead = stock.tombstones.dead_between(stock.kv, (key, slot), *number, range)?;
         let first = self.from;
         records.retain(|record| record.order >= first && dead.binary_search(&record.order).is_err());
         self.loaded += 1;
         self.push_records(run, page, records.into_iter());
-        Ok(())
+        Ok(None)
     }
 }
 

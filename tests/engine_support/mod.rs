@@ -158,7 +158,7 @@ impl Commits for Journal {
             Change::Produced(message) | Change::Moved { message, .. } => Some(message.id.arrival),
             _ => None,
         });
-        Ok(Folded { fold: state.folds_noted as u64, carried: arrivals.collect(), delta: None })
+        Ok(Folded { fold: state.folds_noted as u64, carried: arrivals.collect(), delta: None, set_aside: Vec::new() })
     }
 
     fn journal_bytes(&self) -> u64 {

@@ -88,8 +88,9 @@ pub(crate) fn change(world: &World, change: &Change) -> String {
             format!("remembered dedup id {} until {}", record.dedup_id, instant(record.expires_at))
         }
         Change::ArrivalsReserved(through) => format!("reserved arrival numbers below {through}"),
+        Change::Quarantined(part) => format!("to be set aside: {part}"),
         Change::Opened { epoch, .. } => format!("opened, epoch {epoch}"),
-        Change::Closed { leases, .. } => format!("closed with {} open leases", leases.len()),
+        Change::Closed(closing) => format!("closed with {} open leases", closing.leases.len()),
     }
 }
 

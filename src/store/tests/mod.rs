@@ -5,8 +5,10 @@
 mod crash;
 mod damage;
 mod files;
+mod index;
 mod model;
 mod pages;
+mod quarantine;
 mod round_trips;
 mod run;
 mod samples;

@@ -74,9 +74,10 @@ impl Model {
             Change::DedupPut(dedup) => {
                 self.dedup.insert((dedup.topic, dedup.dedup_id.clone()), dedup.clone());
             }
+            Change::Quarantined(_) => {}
             Change::ArrivalsReserved(through) => self.arrivals = self.arrivals.max(*through),
             Change::Opened { epoch, .. } => self.epoch = self.epoch.max(*epoch),
-            Change::Closed { .. } => self.closed = Some(change.clone()),
+            Change::Closed(_) => self.closed = Some(change.clone()),
         }
     }
 

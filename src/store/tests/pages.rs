@@ -66,6 +66,9 @@ pub(super) fn restore(opened: &Opened, all: Vec<Restored>) -> Result<Model, Open
             Restored::Fold(fold) => assert_eq!(fold, reader.fold()),
             Restored::Stored { topic, waiting, dead, first } => {
                 let messages = read_topic(&mut reader, topic, 7).map_err(damaged)?;
+                if let Some(part) = reader.take_damaged().first() {
+                    return Err(OpenError::PagesDamaged { what: part.to_string() });
+                }
                 let count = messages.iter().filter(|message| is_waiting(message)).count();
                 assert_eq!((waiting, dead), (count as u64, (messages.len() - count) as u64));
                 let found = messages.iter().filter(|message| is_waiting(message)).map(order).min();

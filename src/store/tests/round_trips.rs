@@ -1,6 +1,6 @@
 //! Every layout reads back what it wrote, and refuses what was cut short.
 
-use crate::queue::change::Totals;
+use crate::queue::change::{Closing, Totals};
 use crate::queue::message::TopicId;
 use crate::store::codec::{Malformed, Reader, put_u64, seal, unseal};
 use crate::store::keys::{Level, SlotKey};
@@ -57,8 +57,11 @@ fn every_change_reads_back_as_it_was_written() {
         let (topic, leases) = (samples.topic(TopicId(2)), vec![samples.lease(), samples.lease()]);
         let last = message.history.as_ref().and_then(|history| history.iter().last()).cloned();
         let (previous, at) = (finished.previous, finished.at);
+        let suspected = seed.is_multiple_of(2).then_some((at, seed));
+        let closing = Closing { at, leases, suspected };
         let arrival = message.id.arrival;
         let progress = message.progress;
+        let part = samples.damaged_part();
         let cases = [
             (Logged::Topic(topic.clone()), written(|out| logged::log_topic(out, &topic))),
             (Logged::Produced(message.clone()), written(|out| logged::log_produced(out, &message))),
@@ -74,12 +77,13 @@ fn every_change_reads_back_as_it_was_written() {
             (Logged::Dedup(dedup.clone()), written(|out| logged::log_dedup(out, &dedup))),
             (Logged::Arrivals(arrival), written(|out| logged::log_arrivals(out, arrival))),
             (Logged::Opened { epoch: 7, at }, written(|out| logged::log_opened(out, 7, at))),
-            (Logged::Closed { at, leases: leases.clone() }, written(|out| logged::log_closed(out, at, &leases))),
+            (Logged::Closed(closing.clone()), written(|out| logged::log_closed(out, &closing))),
             (
                 Logged::Carried { fold: 5, message: message.clone() },
                 written(|out| logged::log_carried(out, 5, &message)),
             ),
             (Logged::Folded { fold: 5, through: 99 }, written(|out| logged::log_folded(out, 5, 99))),
+            (Logged::Quarantined(part), written(|out| logged::log_quarantined(out, &part))),
         ];
         for (n, (value, bytes)) in cases.iter().enumerate() {
             assert_eq!(usize::from(bytes[0]), n + 1, "the numbers of the kinds are permanent");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::queue::change::Change;
+use crate::queue::change::{Change, Closing};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 use crate::store::{Committer, FoldDone, FoldJob, Folder, ReadError, Reader, StoreOptions, keys};
@@ -284,7 +284,7 @@ impl Run {
 
     pub(super) fn close(&mut self) {
         let leases = vec![self.samples.lease()];
-        assert!(self.commit(&[Change::Closed { at: self.now, leases }]));
+        assert!(self.commit(&[Change::Closed(Closing { at: self.now, leases, suspected: Some((self.now, 7)) })]));
         assert!(self.committer.freeze(self.now).is_none(), "a close stays the last change");
     }
 }

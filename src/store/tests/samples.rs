@@ -9,6 +9,7 @@ use crate::queue::change::{Change, DedupRecord, Finished, OpenLease, Outcome, To
 use crate::queue::message::{
     Content, DeadReason, DeliveryOutcome, HistoryEntry, Message, MessageId, Place, Progress, TopicId,
 };
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::schedule::RetrySchedule;
 use crate::queue::settings::{RateCap, TopicSettings};
 use crate::queue::time::Timestamp;
@@ -185,6 +186,19 @@ impl Samples {
             message: self.id(),
             due_at: self.time(),
             expires_at: self.time(),
+        }
+    }
+
+    pub(super) fn damaged_part(&mut self) -> DamagedPart {
+        DamagedPart {
+            topic: TopicId(self.number32()),
+            level: self.below(5) as u8,
+            slot_start: self.number(),
+            run: self.number(),
+            page: self.number32(),
+            is_whole: self.coin(),
+            first: (self.time(), self.number()),
+            last: (self.time(), self.number()),
         }
     }
 

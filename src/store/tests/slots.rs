@@ -8,14 +8,14 @@ use super::run::Run;
 /// Folds only when told to.
 const ROOMY: StoreOptions = StoreOptions { segment_bytes: 64 << 10, generation_bytes: 1 << 20, ..TINY };
 
-fn far_run(seed: u64, body: u64) -> Run {
+pub(super) fn far_run(seed: u64, body: u64) -> Run {
     let mut run = Run::new(seed, ROOMY, body);
     run.samples.far = true;
     run
 }
 
 /// A few commits and a fold.
-fn step_and_fold(run: &mut Run, commits: u64) -> bool {
+pub(super) fn step_and_fold(run: &mut Run, commits: u64) -> bool {
     for _ in 0..commits {
         assert!(run.step(), "seed {}", run.seed);
     }
