@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::args;
-use super::exit::{Exit, Failure, say};
+use super::exit::{Exit, Failure};
 use super::output::{Format, Listing, Row, Sheet, print_sheet};
 use super::produce::{Defaults, KeyPolicy};
 use super::progress::Progress;
