@@ -6,6 +6,7 @@ use crate::queue::Queue;
 use crate::queue::far::Load;
 use crate::queue::message::TopicId;
 use crate::queue::quarantine::DamagedPart;
+use crate::queue::time::Timestamp;
 use crate::store::{ReadError, SetAside};
 
 /// Damage that was found in this run of the broker.
@@ -51,7 +52,7 @@ impl Damage {
 
     /// The pages have changed: what failed is tried again.
     pub(super) fn unblock(&mut self, queue: &mut Queue) {
-        self.blocked.drain(..).for_each(|load| queue.load_failed(load));
+        self.blocked.drain(..).for_each(|load| queue.load_failed(load, Timestamp::ZERO));
     }
 
     /// A fold has set damaged parts aside.
