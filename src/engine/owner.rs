@@ -28,7 +28,7 @@ use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
 use crate::queue::{Effects, Queue};
-use crate::store::ReadError;
+use crate::store::{DirectoryDelta, ReadError};
 
 /// A round takes no further input from this cost on (see [`cost`](super::admission::cost)).
 const ROUND_BYTES: usize = 2 * 1024 * 1024;
@@ -188,6 +188,7 @@ impl<Done> Owner<Done> {
                 turn.releases.extend(self.service.end());
             }
             Input::Folded(folded) => self.folded(now, folded),
+            Input::Compacted(delta) => self.follow(delta),
             Input::Damaged(parts) => self.damaged(parts, turn),
             Input::Loaded(load, result) => self.loaded(now, load, result),
             Input::Wake => {}
@@ -219,10 +220,15 @@ impl<Done> Owner<Done> {
         self.damage.unblock(&mut self.queue);
         self.queue.folded(now, folded.fold, &folded.carried);
         if let Some(delta) = folded.delta {
-            self.pages.borrow_mut().apply(&delta);
-            // It fails only if the load thread has panicked; then the engine has failed.
-            let _ended = self.loads.send(LoadInput::Delta(delta));
+            self.follow(delta);
         }
+    }
+
+    /// The pages have changed: both readers are to know.
+    fn follow(&self, delta: Arc<DirectoryDelta>) {
+        self.pages.borrow_mut().apply(&delta);
+        // It fails only if the load thread has panicked; then the engine has failed.
+        let _ended = self.loads.send(LoadInput::Delta(delta));
     }
 
     fn ask_for_loads(&mut self, now: Timestamp) {
