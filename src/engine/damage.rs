@@ -56,7 +56,7 @@ impl Damage {
     }
 
     /// A fold has set damaged parts aside.
-    pub(super) fn set_aside(&self, queue: &mut Queue, set_aside: &[SetAside]) {
+    pub(super) fn set_aside(queue: &mut Queue, set_aside: &[SetAside]) {
         for SetAside { part, messages, known } in set_aside {
             let known: Vec<String> = known.iter().map(ToString::to_string).collect();
             tracing::error!(topic = part.topic.0, messages, known = known.join(" "), "in quarantine: {part}");
