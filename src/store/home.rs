@@ -81,6 +81,15 @@ impl Home {
         Ok(Self { identity, path: path.to_owned(), journal, pages, is_made, lock })
     }
 
+    /// Opens a data directory that is complete, for a tool.
+    pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
+        let format = path.join(FORMAT);
+        if !format.is_file() {
+            return Err(OpenError::Incomplete { path: format });
+        }
+        Self::open(path, 0)
+    }
+
     /// Completes a directory that was being made; its parts exist now. Does nothing to one that is complete.
     pub(super) fn finish(&self) -> Result<(), OpenError> {
         if !self.is_made {

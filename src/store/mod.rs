@@ -22,6 +22,8 @@
 //! The files are in `docs/storage.md`, byte by byte.
 
 mod chain;
+mod check;
+mod check_slot;
 mod codec;
 mod committer;
 mod compact;
@@ -62,6 +64,7 @@ use std::sync::Arc;
 
 use crate::queue::change::Restored;
 
+pub use check::{CheckReport, CheckedTopic, Finding, InQuarantine, Watch, check, set_aside};
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
 pub use directory::DirectoryDelta;
 pub use folder::{FoldError, Folder};

@@ -120,7 +120,11 @@ fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>)
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
 /// may not all have been carried.
-fn unmarked_fold(chain: &Chain, log: &dyn SegmentLog, state: &PagesState) -> Result<Option<UnmarkedFold>, OpenError> {
+pub(super) fn unmarked_fold(
+    chain: &Chain,
+    log: &dyn SegmentLog,
+    state: &PagesState,
+) -> Result<Option<UnmarkedFold>, OpenError> {
     let mark = state.mark;
     if chain.after == mark.through {
         return Ok(None);
@@ -178,7 +182,7 @@ fn restore_pages(
 }
 
 /// Values of one kind under topic keys.
-fn load<T>(
+pub(super) fn load<T>(
     kv: &dyn KvRead,
     kind: u8,
     name: &str,
@@ -209,7 +213,7 @@ fn load<T>(
 }
 
 /// Everything since.
-fn restore_journal(
+pub(super) fn restore_journal(
     chain: &Chain,
     log: &dyn SegmentLog,
     state: &PagesState,
@@ -300,7 +304,11 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
 }
 
 /// The totals say how many messages live; pages and journal must hold as many.
-fn check_counts(directory: &Directory, ledger: &Ledger, unmarked: Option<&UnmarkedFold>) -> Result<(), OpenError> {
+pub(super) fn check_counts(
+    directory: &Directory,
+    ledger: &Ledger,
+    unmarked: Option<&UnmarkedFold>,
+) -> Result<(), OpenError> {
     let live_in_pages = directory.live().into_iter();
     let mut found: BTreeMap<TopicId, u64> =
         live_in_pages.map(|(topic, (waiting, dead))| (topic, waiting + dead)).collect();
