@@ -79,6 +79,16 @@ pub enum OpenError {
         /// Bytes that must be free.
         needed: u64,
     },
+    /// Too little space to compact.
+    #[error("{} has {free} bytes free; the copy needs up to {needed}. Nothing was changed", path.display())]
+    NoRoom {
+        /// The directory.
+        path: PathBuf,
+        /// Free bytes.
+        free: u64,
+        /// Bytes that the copy may need.
+        needed: u64,
+    },
     /// A journal segment is damaged.
     #[error("the journal is damaged: {file} at offset {offset}: {problem}. {STEPS}")]
     JournalDamaged {

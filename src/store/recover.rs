@@ -104,7 +104,11 @@ pub(super) fn open_locked(
     Ok(Opened { committer, folder, epoch, clean, identity, torn, repeated_fold })
 }
 
-fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>) -> Result<Folder, OpenError> {
+pub(super) fn load_folder(
+    kv: Box<dyn Kv>,
+    state: &PagesState,
+    lock: Option<Arc<HomeLock>>,
+) -> Result<Folder, OpenError> {
     let listing = Listing::load(&*kv, state.listing)?;
     let directory = Directory::load(&*kv)?;
     let index = load_index_list(&*kv)?;
