@@ -90,14 +90,12 @@ pub(super) fn instant_text(at: Timestamp) -> String {
     instant.map_or_else(|| format!("{} ms", at.as_millis()), |instant| format!("{instant:.3}"))
 }
 
-/// Bytes: a number, or one with `KiB` or `MiB`.
+/// Bytes: a number, or one with `KiB`, `MiB` or `GiB`.
 pub(super) fn bytes(text: &str) -> Result<usize, String> {
-    let problem = || format!("'{text}' is not a size; write it as 65536, 64KiB or 1MiB");
-    let (number, scale) = match (text.strip_suffix("KiB"), text.strip_suffix("MiB")) {
-        (Some(number), _) => (number, 1024),
-        (_, Some(number)) => (number, 1024 * 1024),
-        _ => (text, 1),
-    };
+    let problem = || format!("'{text}' is not a size; write it as 65536, 64KiB, 1MiB or 2GiB");
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let unit = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = unit.unwrap_or((text, 1));
     number.trim().parse::<usize>().ok().and_then(|n| n.checked_mul(scale)).ok_or_else(problem)
 }
 

@@ -63,6 +63,10 @@ pub(super) struct ServeArgs {
     /// Cache of the page store [default: 64MiB]
     #[arg(long, value_name = "BYTES")]
     page_cache: Option<String>,
+    /// Free bytes of the data file system below which produce is refused, so that acks and cancels go on; 0 for none
+    /// [default: 5 % of the file system, 256MiB to 4GiB]
+    #[arg(long, value_name = "BYTES")]
+    disk_reserve: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,duewheel=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -106,6 +110,7 @@ struct File {
     max_body: Option<Size>,
     journal_generation: Option<Size>,
     page_cache: Option<Size>,
+    disk_reserve: Option<Size>,
     log_level: Option<String>,
     log_format: Option<String>,
 }
@@ -156,6 +161,8 @@ impl Config {
             cache_bytes: cache.unwrap_or(defaults.store.cache_bytes),
             ..generation.map_or(defaults.store, |bytes| defaults.store.with_generation(bytes))
         };
+        let reserve = file.disk_reserve.map(|size| size.to_string());
+        let disk_reserve = sources.setting("disk_reserve", args.disk_reserve.as_ref(), reserve, disk_reserve)?;
         let insecure = file.insecure.map(|insecure| insecure.to_string());
         let server = server::Settings {
             data_dir: sources
@@ -173,6 +180,7 @@ impl Config {
                 .unwrap_or(defaults.drain_deadline),
             limits,
             store,
+            disk_reserve,
             ..defaults
         };
         let log_level = sources.setting("log_level", args.log_level.as_ref(), file.log_level, log_filter)?;
@@ -262,6 +270,10 @@ fn journal_generation(text: &str) -> Result<u64, String> {
 
 fn page_cache(text: &str) -> Result<u64, String> {
     size_within(text, StoreOptions::MIN_CACHE_BYTES, StoreOptions::MAX_CACHE_BYTES)
+}
+
+fn disk_reserve(text: &str) -> Result<u64, String> {
+    bytes(text).map(|bytes| bytes as u64)
 }
 
 fn size_within(text: &str, min: u64, max: u64) -> Result<u64, String> {

@@ -149,6 +149,7 @@ fn next_step(error: &Error) -> Option<String> {
         }
         Some("DEDUP_ID_REUSED") => Some("use another --dedup-id, or repeat exactly what was produced first"),
         Some("DEDUP_WINDOW_FULL") => Some("wait, or raise --dedup-capacity of the topic"),
+        Some("DISK_RESERVE") => Some("make room on the disk of the broker; it accepts produce again by itself"),
         Some("MESSAGE_NOT_FOUND") => {
             Some("check the topic and the id or key; ended messages are remembered for a time")
         }

@@ -10,6 +10,7 @@
 mod args;
 mod bench;
 mod body;
+mod check;
 mod config;
 mod consume;
 mod dead;
@@ -65,6 +66,10 @@ Examples:
 enum Command {
     /// Run the broker
     Serve(config::ServeArgs),
+    /// Check a data directory that no broker uses
+    Check(check::CheckArgs),
+    /// Rewrite the page database of a data directory that no broker uses, without what is dead
+    Compact(check::CompactArgs),
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -106,6 +111,8 @@ pub fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::check(cli.session.format, &args),
+        Command::Compact(args) => check::compact(cli.session.format, &args),
         Command::Client(command) => run_client(&cli.session, command),
     };
     match result {

@@ -243,6 +243,9 @@ struct BrokerView {
     commits: u64,
     folds: u64,
     journal_bytes: u64,
+    disk_free_bytes: u64,
+    disk_reserve_bytes: u64,
+    produce_refused: bool,
 }
 
 impl BrokerView {
@@ -258,6 +261,9 @@ impl BrokerView {
             commits: broker.commits,
             folds: broker.folds,
             journal_bytes: broker.journal_bytes,
+            disk_free_bytes: broker.disk_free_bytes,
+            disk_reserve_bytes: broker.disk_reserve_bytes,
+            produce_refused: broker.produce_refused,
         }
     }
 }
@@ -272,6 +278,9 @@ impl Sheet for BrokerView {
             ("commits", self.commits.to_string()),
             ("folds", self.folds.to_string()),
             ("journal bytes", self.journal_bytes.to_string()),
+            ("disk free bytes", self.disk_free_bytes.to_string()),
+            ("disk reserve bytes", self.disk_reserve_bytes.to_string()),
+            ("produce", if self.produce_refused { "refused: the disk is nearly full" } else { "accepted" }.to_owned()),
         ]
     }
 }

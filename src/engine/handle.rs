@@ -1,6 +1,7 @@
 //! The handle: what the adapters call.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use super::admission::{VIEW_BYTES, admit, cost};
 use super::consumer::{Consumer, FetchWait};
 use super::input::{FetchId, Input, Results};
+use super::reserve;
 use super::sight::Sight;
 use super::signals::{Signals, Status};
 use super::stats::Stats;
-use super::throttle::Throttle;
+use super::throttle::{Throttle, is_produce};
 use crate::clock::Clock;
 use crate::queue::change::TopicRecord;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply, Target};
@@ -57,6 +59,14 @@ pub enum EngineError {
     /// The broker is shutting down: it was not done.
     #[error("the broker is shutting down; this was not done")]
     Draining,
+    /// Produce is refused while the disk has too little room: it was not done.
+    #[error("the disk has {free} bytes free, less than the reserve of {reserve}; this was not done")]
+    DiskReserve {
+        /// Free bytes.
+        free: u64,
+        /// Bytes that produce leaves free.
+        reserve: u64,
+    },
     /// It was not done.
     #[error("{max} fetches are waiting, the most that this broker allows")]
     TooManyWaiters {
@@ -151,8 +161,12 @@ impl EngineHandle {
     /// and their place in the order is fixed; what it resolves to is the future of the answer.
     ///
     /// # Errors
-    /// [`EngineError::Draining`]: none was done. [`EngineError::OutcomeUnknown`]: the broker has failed.
+    /// [`EngineError::Draining`] or [`EngineError::DiskReserve`]: none was done. [`EngineError::OutcomeUnknown`]: the
+    /// broker has failed.
     pub async fn submit(&self, commands: Vec<Command>) -> Result<Pending, EngineError> {
+        if commands.iter().any(is_produce) {
+            self.shared.signals.disk.admit_produce()?;
+        }
         self.shared.throttle.pass(&commands, &self.shared.signals).await;
         let permit = self.admit(cost(&commands)).await?;
         let (reply, answer) = oneshot::channel();
@@ -244,6 +258,19 @@ impl EngineHandle {
         limit: usize,
     ) -> Result<Result<Vec<LiveView>, FindRejection>, EngineError> {
         self.ask(move |sight| sight.dead_letters(&topic, after, limit)).await
+    }
+
+    /// Refuses produce while fewer than `reserve` bytes are free, which `free_bytes` tells when it is asked, several
+    /// times a second on a thread of its own.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn watch_disk(
+        &self,
+        reserve: u64,
+        free_bytes: impl FnMut() -> io::Result<u64> + Send + 'static,
+    ) -> io::Result<()> {
+        reserve::watch(&self.shared.signals, reserve, free_bytes)
     }
 
     /// The key that seals receipts.

@@ -28,6 +28,7 @@
 //! - *No window is exceeded*, and what is delivered but unread is bounded by the windows, whatever the reader does.
 //! - *No topic starves another*: topics take turns in bounded chunks, and so do the consumers of a topic.
 //! - *The journal never has to stop*: when folds cannot keep up, produce is slowed down, and nothing else.
+//! - *A disk that runs full stops produce first*: below the reserve, produce is refused, and nothing else.
 //! - *It sleeps until exactly the next thing to do*, for [`MAX_SLEEP`](crate::clock::MAX_SLEEP) at most; it never polls.
 //!
 //! What this layer is not: it knows no rule of the queue, no file, no wire format.
@@ -41,6 +42,7 @@ mod input;
 mod on_store;
 mod owner;
 mod pages;
+mod reserve;
 mod ring;
 mod round;
 mod serve;
@@ -56,6 +58,7 @@ pub use self::consumer::Consumer;
 pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
+pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
 pub use self::stats::{BrokerStats, LatenessSummary, Stats, TopicStats};

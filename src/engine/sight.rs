@@ -108,6 +108,7 @@ impl Sight<'_> {
             commits: self.signals.commits.load(Ordering::Relaxed),
             folds: self.signals.folds.load(Ordering::Relaxed),
             journal_bytes: self.signals.journal_bytes.load(Ordering::Relaxed),
+            disk: self.signals.disk.view(),
         }
     }
 }

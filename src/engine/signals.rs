@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use super::LONG_PAUSE_MS;
 use super::commit::Commits;
 use super::input::Input;
+use super::reserve::Disk;
 use crate::queue::time::Timestamp;
 
 /// What the engine is doing.
@@ -40,6 +41,8 @@ pub(super) struct Signals {
     pub(super) is_journal_full: AtomicBool,
     /// Bits of [`Commits::pressure`].
     pressure: AtomicU64,
+    /// The room on the disk.
+    pub(super) disk: Disk,
     /// When the running commit began, milliseconds of the broker's clock; 0 while there is none.
     committing_since_ms: AtomicU64,
 }
@@ -54,6 +57,7 @@ impl Signals {
             journal_bytes: AtomicU64::new(0),
             is_journal_full: AtomicBool::new(false),
             pressure: AtomicU64::new(0.0_f64.to_bits()),
+            disk: Disk::default(),
             committing_since_ms: AtomicU64::new(0),
         }
     }
@@ -108,7 +112,10 @@ impl Signals {
     }
 
     pub(super) fn note_journal(&self, journal: &impl Commits) {
-        self.journal_bytes.store(journal.journal_bytes(), Ordering::Relaxed);
+        let bytes = journal.journal_bytes();
+        if self.journal_bytes.swap(bytes, Ordering::Relaxed) < bytes {
+            self.disk.look_soon();
+        }
         self.pressure.store(journal.pressure().to_bits(), Ordering::Relaxed);
         self.is_journal_full.store(journal.is_full(), Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+use super::reserve::DiskView;
 use crate::queue::command::Delivery;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
@@ -63,6 +64,8 @@ pub struct BrokerStats {
     pub folds: u64,
     /// Size of the journal on disk.
     pub journal_bytes: u64,
+    /// Room on the data file system; `None`: nobody looks.
+    pub disk: Option<DiskView>,
 }
 
 /// Counts deliveries and their lateness, per topic.

@@ -59,7 +59,7 @@ impl Throttle {
     }
 }
 
-fn is_produce(command: &Command) -> bool {
+pub(super) fn is_produce(command: &Command) -> bool {
     matches!(command, Command::Produce(_))
 }
 

@@ -57,6 +57,9 @@ pub mod reason {
     pub const BROKER_DRAINING: &str = "BROKER_DRAINING";
     /// The broker is starting and reads its store. `UNAVAILABLE`.
     pub const RECOVERING: &str = "RECOVERING";
+    /// The disk has less room than the reserve, so produce is refused; metadata `limit` (the reserve) and `free`, bytes.
+    /// `RESOURCE_EXHAUSTED`.
+    pub const DISK_RESERVE: &str = "DISK_RESERVE";
     /// As many `Fetch` calls wait as may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_WAITERS: &str = "TOO_MANY_WAITERS";
     /// As many consume streams are open as may be; metadata `limit`. `RESOURCE_EXHAUSTED`.
@@ -216,6 +219,9 @@ impl From<EngineError> for Fault {
             EngineError::Draining => {
                 let text = "the broker is shutting down; try again when it is back";
                 Self::new(Code::Unavailable, reason::BROKER_DRAINING, text).retry_after(RETRY_SOON)
+            }
+            EngineError::DiskReserve { free, reserve } => {
+                exhausted(reason::DISK_RESERVE, error.to_string(), reserve).with("free", &free).retry_after(RETRY_SOON)
             }
             EngineError::TooManyWaiters { max } => {
                 let text = format!("{max} fetch calls wait already, the most that this broker allows");

@@ -300,5 +300,8 @@ pub(super) fn broker_stats(stats: &BrokerStats) -> pb::BrokerStats {
         commits: stats.commits,
         folds: stats.folds,
         journal_bytes: stats.journal_bytes,
+        disk_free_bytes: stats.disk.map_or(0, |disk| disk.free_bytes),
+        disk_reserve_bytes: stats.disk.map_or(0, |disk| disk.reserve_bytes),
+        produce_refused: stats.disk.is_some_and(|disk| disk.is_short),
     }
 }

@@ -18,6 +18,7 @@ mod error;
 mod health;
 mod listen;
 mod network;
+pub mod offline;
 mod open;
 mod settings;
 
@@ -36,7 +37,7 @@ use crate::grpc::{Admin, Broker, Queue};
 
 pub use self::error::{OpenFailure, ServeError};
 pub use self::listen::Listeners;
-pub use self::settings::Settings;
+pub use self::settings::{Settings, disk_reserve};
 pub use crate::store::StoreOptions;
 
 /// The runtime that [`serve_engine`] should run on: `network_threads` threads.

@@ -1,12 +1,15 @@
 //! Joins store and engine: restores the queue from the data directory and starts the engine on it.
 
+use std::error::Error;
+use std::io;
+
 use crate::clock::Clock;
 use crate::engine::{EngineHandle, Parts, start};
 use crate::queue::Restore;
 use crate::store::{self, OpenError};
 
 use super::error::OpenFailure;
-use super::settings::Settings;
+use super::settings::{Settings, disk_reserve};
 
 /// Opens the store of `settings` and starts the engine on what it holds. Blocks while the store is read.
 pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
@@ -21,7 +24,23 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
         tracing::warn!(fold, "the page store had lost a fold, which the journal has repeated; check the disk");
     }
     let parts = Parts::on_store(opened, restore, &clock);
-    start(settings.engine, parts, clock).map_err(|error| OpenFailure::Failed(Box::new(error)))
+    let engine = start(settings.engine, parts, clock).map_err(failed)?;
+    watch_disk(&engine, settings).map_err(failed)?;
+    Ok(engine)
+}
+
+fn failed(error: impl Error + Send + Sync + 'static) -> OpenFailure {
+    OpenFailure::Failed(Box::new(error))
+}
+
+fn watch_disk(engine: &EngineHandle, settings: &Settings) -> io::Result<()> {
+    let directory = settings.data_dir.clone();
+    let reserve = match settings.disk_reserve {
+        Some(reserve) => reserve,
+        None => disk_reserve(store::total_bytes(&directory)?),
+    };
+    tracing::info!(reserve, "produce is refused while fewer bytes are free");
+    engine.watch_disk(reserve, move || store::free_bytes(&directory))
 }
 
 /// Which refusals an operator has to act on before another start can succeed.

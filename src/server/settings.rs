@@ -33,6 +33,9 @@ pub struct Settings {
     pub engine: EngineSettings,
     /// Sizes of the store.
     pub store: StoreOptions,
+    /// Produce is refused while the file system of the data directory has fewer free bytes; `None`: [`disk_reserve`] of
+    /// its size. Default `None`.
+    pub disk_reserve: Option<u64>,
     /// What to do when the wall clock is set. Default: report it and go on by the broker's clock.
     pub step_policy: StepPolicy,
 }
@@ -50,9 +53,17 @@ impl Default for Settings {
             limits: Limits::default(),
             engine: EngineSettings::default(),
             store: StoreOptions::default(),
+            disk_reserve: None,
             step_policy: StepPolicy::Report,
         }
     }
+}
+
+/// The default disk reserve of a file system of that size, bytes: 5 percent of it, at least 256 MiB and at most 4 GiB,
+/// but never more than a quarter of it.
+#[must_use]
+pub fn disk_reserve(file_system_bytes: u64) -> u64 {
+    (file_system_bytes / 20).clamp(256 << 20, 4 << 30).min(file_system_bytes / 4)
 }
 
 /// Most HTTP connections at once.
@@ -82,3 +93,17 @@ pub(super) const MAX_LOCAL_RESETS: usize = 1_024;
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long replies may still flow after a failed commit.
 pub(super) const FAILED_DEADLINE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_reserve_follows_the_size_of_the_file_system() {
+        let (mib, gib) = (1_u64 << 20, 1_u64 << 30);
+        for (size, reserve) in [(0, 0), (64 * mib, 16 * mib), (2 * gib, 256 * mib), (20 * gib, gib), (1 << 40, 4 * gib)]
+        {
+            assert_eq!(disk_reserve(size), reserve, "{size}");
+        }
+    }
+}

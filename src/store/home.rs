@@ -5,6 +5,7 @@
 //! LOCK      locked while a broker runs; holds its process id
 //! journal/  segments
 //! pages/    sled
+//! pages.new/  what a compaction copies to, or the database that it has replaced; of no use to anybody else
 //! ```
 //! `FORMAT` comes last when a directory is made: until then `FORMAT.new` marks it as being made, so that an
 //! interruption neither leaves a directory that is refused as foreign nor one that is half there.
@@ -27,6 +28,7 @@ const UNFINISHED: &str = "FORMAT.new";
 const LOCK: &str = "LOCK";
 const JOURNAL: &str = "journal";
 const PAGES: &str = "pages";
+const NEW_PAGES: &str = "pages.new";
 const TITLE: &str = "duewheel store";
 
 /// Who a store is.
@@ -78,7 +80,33 @@ impl Home {
         } else {
             begin(path, &[&journal, &pages])?
         };
-        Ok(Self { identity, path: path.to_owned(), journal, pages, is_made, lock })
+        let home = Self { identity, path: path.to_owned(), journal, pages, is_made, lock };
+        home.remove_new_pages()?;
+        Ok(home)
+    }
+
+    /// Opens a data directory that is complete, for a tool.
+    pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
+        let format = path.join(FORMAT);
+        if !format.is_file() {
+            return Err(OpenError::Incomplete { path: format });
+        }
+        Self::open(path, 0)
+    }
+
+    /// Where a compaction copies to.
+    pub(super) fn new_pages(&self) -> PathBuf {
+        self.path.join(NEW_PAGES)
+    }
+
+    /// Removes what a compaction has left.
+    pub(super) fn remove_new_pages(&self) -> Result<(), OpenError> {
+        let new = self.new_pages();
+        match fs::remove_dir_all(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_error(&new)(error)),
+            Err(_) => Ok(()),
+            Ok(()) => sync_directory(&self.path),
+        }
     }
 
     /// Completes a directory that was being made; its parts exist now. Does nothing to one that is complete.
@@ -161,6 +189,15 @@ fn lock(path: &Path) -> Result<HomeLock, OpenError> {
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(path)?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Bytes of the file system of `path` in all.
+///
+/// # Errors
+/// Any error of the file system.
+pub fn total_bytes(path: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(path)?;
+    Ok(space.f_blocks.saturating_mul(space.f_frsize))
 }
 
 fn check_space(path: &Path, needed: u64) -> Result<(), OpenError> {
@@ -250,7 +287,7 @@ fn unhex(text: &str) -> Option<[u8; 16]> {
     bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
-fn sync_directory(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
     File::open(path).and_then(|handle| handle.sync_all()).map_err(write_error(path))
 }
 

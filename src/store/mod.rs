@@ -22,6 +22,8 @@
 //! The files are in `docs/storage.md`, byte by byte.
 
 mod chain;
+mod check;
+mod check_slot;
 mod codec;
 mod committer;
 mod compact;
@@ -44,6 +46,7 @@ mod page;
 mod pages_sled;
 mod quarantine;
 mod reader;
+mod rebuild;
 mod records;
 mod recover;
 mod removals;
@@ -62,10 +65,11 @@ use std::sync::Arc;
 
 use crate::queue::change::Restored;
 
+pub use check::{CheckReport, CheckedTopic, Finding, InQuarantine, Watch, check, set_aside};
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
 pub use directory::DirectoryDelta;
 pub use folder::{FoldError, Folder};
-pub use home::{FORMAT_VERSION, Identity, free_bytes};
+pub use home::{FORMAT_VERSION, Identity, free_bytes, total_bytes};
 pub use kv::{Batch, Kv, KvError, KvRead, Visit};
 pub use log::{FileLog, SegmentFile, SegmentLog};
 pub use open_error::OpenError;
@@ -73,6 +77,7 @@ pub use options::StoreOptions;
 pub use pages_sled::{DEFAULT_CACHE_BYTES, SledOpenError, SledPages};
 pub use quarantine::{MAX_KNOWN, SetAside};
 pub use reader::{ReadError, Reader};
+pub use rebuild::{Compacted, compact};
 pub use recover::{Opened, open_with};
 pub use segment::StoreId;
 

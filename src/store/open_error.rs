@@ -8,8 +8,9 @@ use crate::queue::message::TopicId;
 use super::page::PagesError;
 
 /// What an operator can do when data is damaged.
-const STEPS: &str = "Nothing was changed. Keep a copy of the data directory, check the disk, and either restore a \
-                     backup or move the directory away and start with an empty one";
+const STEPS: &str = "Nothing was changed. Keep a copy of the data directory and check the disk. 'duewheel check' tells \
+                     all that is damaged, and with --quarantine sets damaged pages aside. Anything else needs a \
+                     backup, or the directory moved away for an empty one";
 
 /// A store does not open.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,16 @@ pub enum OpenError {
         /// Free bytes.
         free: u64,
         /// Bytes that must be free.
+        needed: u64,
+    },
+    /// Too little space to compact.
+    #[error("{} has {free} bytes free; the copy needs up to {needed}. Nothing was changed", path.display())]
+    NoRoom {
+        /// The directory.
+        path: PathBuf,
+        /// Free bytes.
+        free: u64,
+        /// Bytes that the copy may need.
         needed: u64,
     },
     /// A journal segment is damaged.
@@ -159,6 +170,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// What is wrong, without what to do about it.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        self.to_string().replace(&format!(". {STEPS}"), "").replace(&format!("? {STEPS}"), "?")
+    }
+
     pub(super) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::queue::message::{Message, Place};
+use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, SEAL_BYTES, put_bytes, put_u32, put_u64, seal, seal_of, unseal};
@@ -252,6 +252,13 @@ impl PageRecord {
             Body::Inline { .. } => 0,
             Body::Chunked { len, .. } => len.div_ceil(MAX_CHUNK_BYTES),
         }
+    }
+
+    /// The keys of its chunks.
+    pub(super) fn chunk_keys(&self, topic: TopicId) -> Vec<Vec<u8>> {
+        let Body::Chunked { run, .. } = self.body else { return Vec::new() };
+        let count = u32::try_from(self.chunks()).unwrap_or(u32::MAX);
+        (0..count).map(|n| chunk_key(topic, self.order.1, run, n)).collect()
     }
 
     /// The message, read from its chunks if need be.

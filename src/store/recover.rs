@@ -104,7 +104,11 @@ pub(super) fn open_locked(
     Ok(Opened { committer, folder, epoch, clean, identity, torn, repeated_fold })
 }
 
-fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>) -> Result<Folder, OpenError> {
+pub(super) fn load_folder(
+    kv: Box<dyn Kv>,
+    state: &PagesState,
+    lock: Option<Arc<HomeLock>>,
+) -> Result<Folder, OpenError> {
     let listing = Listing::load(&*kv, state.listing)?;
     let directory = Directory::load(&*kv)?;
     let index = load_index_list(&*kv)?;
@@ -120,7 +124,11 @@ fn load_folder(kv: Box<dyn Kv>, state: &PagesState, lock: Option<Arc<HomeLock>>)
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
 /// may not all have been carried.
-fn unmarked_fold(chain: &Chain, log: &dyn SegmentLog, state: &PagesState) -> Result<Option<UnmarkedFold>, OpenError> {
+pub(super) fn unmarked_fold(
+    chain: &Chain,
+    log: &dyn SegmentLog,
+    state: &PagesState,
+) -> Result<Option<UnmarkedFold>, OpenError> {
     let mark = state.mark;
     if chain.after == mark.through {
         return Ok(None);
@@ -178,7 +186,7 @@ fn restore_pages(
 }
 
 /// Values of one kind under topic keys.
-fn load<T>(
+pub(super) fn load<T>(
     kv: &dyn KvRead,
     kind: u8,
     name: &str,
@@ -209,7 +217,7 @@ fn load<T>(
 }
 
 /// Everything since.
-fn restore_journal(
+pub(super) fn restore_journal(
     chain: &Chain,
     log: &dyn SegmentLog,
     state: &PagesState,
@@ -300,7 +308,11 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
 }
 
 /// The totals say how many messages live; pages and journal must hold as many.
-fn check_counts(directory: &Directory, ledger: &Ledger, unmarked: Option<&UnmarkedFold>) -> Result<(), OpenError> {
+pub(super) fn check_counts(
+    directory: &Directory,
+    ledger: &Ledger,
+    unmarked: Option<&UnmarkedFold>,
+) -> Result<(), OpenError> {
     let live_in_pages = directory.live().into_iter();
     let mut found: BTreeMap<TopicId, u64> =
         live_in_pages.map(|(topic, (waiting, dead))| (topic, waiting + dead)).collect();

@@ -18,7 +18,7 @@ use super::run::Run;
 use super::slots::{far_run, step_and_fold};
 
 /// A store with a few folds behind it, in slots of several runs.
-fn grown(seed: u64) -> Run {
+pub(super) fn grown(seed: u64) -> Run {
     let mut run = far_run(seed, if seed.is_multiple_of(3) { 6_000 } else { 300 });
     for _ in 0..12 {
         assert!(step_and_fold(&mut run, 12), "seed {seed}");
@@ -54,7 +54,7 @@ fn key_of(page: &PageName) -> Vec<u8> {
 }
 
 /// Damages some pages; gives them with what lives in them.
-fn damage(run: &mut Run, count: usize) -> Vec<(PageName, BTreeSet<u64>)> {
+pub(super) fn damage(run: &mut Run, count: usize) -> Vec<(PageName, BTreeSet<u64>)> {
     let mut pages = live_pages(run);
     let mut damaged = Vec::new();
     for _ in 0..count {
@@ -103,7 +103,7 @@ fn what_is_damaged_is_left_out_told_once_and_the_rest_is_read() {
 }
 
 /// Reads everything, and gives what is damaged.
-fn parts(run: &Run) -> Vec<DamagedPart> {
+pub(super) fn parts(run: &Run) -> Vec<DamagedPart> {
     let mut reader = run.folder.reader();
     read_everything(&mut reader);
     reader.take_damaged()

@@ -1,0 +1,33 @@
+//! Work on a data directory that no broker uses: checking it, setting damage aside, compacting it.
+
+use std::path::Path;
+
+use crate::clock::wall_now;
+use crate::store::{self, SetAside, StoreOptions};
+
+pub use crate::store::{CheckReport, CheckedTopic, Compacted, Finding, InQuarantine, OpenError, check, compact};
+
+/// Sets the damaged pages and messages of a check aside: they leave the directory of the pages, are kept for whoever
+/// wants to look at them, and count as quarantined. Leases that outlived a clean stop are void afterwards.
+///
+/// # Errors
+/// [`OpenError`] if the store does not open or cannot be written.
+pub fn quarantine(directory: &Path, report: &CheckReport) -> Result<Vec<SetAside>, OpenError> {
+    let parts: Vec<_> = report.findings.iter().filter_map(|finding| finding.part).collect();
+    store::set_aside(directory, StoreOptions::default(), wall_now(), &parts)
+}
+
+/// True if an operator has to give another directory, or to stop the broker that uses it.
+#[must_use]
+pub fn is_misuse(error: &OpenError) -> bool {
+    matches!(
+        error,
+        OpenError::Locked { .. }
+            | OpenError::Incomplete { .. }
+            | OpenError::Foreign { .. }
+            | OpenError::NotADirectory { .. }
+            | OpenError::NotWritable { .. }
+            | OpenError::UnknownFormat { .. }
+            | OpenError::NewerFormat { .. }
+    )
+}
