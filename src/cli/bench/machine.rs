@@ -110,11 +110,14 @@ pub(super) fn holder(data_dir: &Path) -> Option<u32> {
     is_alive(process).then_some(process)
 }
 
-/// The process exists and has not ended; a zombie has.
+/// The process exists, and some thread of it has not ended: until then it holds its files and addresses.
 pub(super) fn is_alive(process: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    let state = stat.rfind(')').and_then(|end| stat[end + 1..].split_whitespace().next());
-    !matches!(state, None | Some("Z" | "X"))
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.into_iter().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat.rfind(')').and_then(|end| stat[end + 1..].split_whitespace().next());
+        !matches!(state, None | Some("Z" | "X"))
+    })
 }
 
 fn memory_kb(process: u32) -> Option<u64> {

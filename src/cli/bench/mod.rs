@@ -113,13 +113,16 @@ pub(super) async fn run(session: &Session, args: BenchArgs) -> Result<(), Failur
         measured = measure(&mut bench, &args.workload) => measured,
         () = stop.forced() => Err(Failure::new(Exit::Failed, "stopped at once by a second signal")),
     };
+    let place = bench.place.clone();
     drop(bench);
     let mut report = measured?;
+    let disk_after = place.disk_alone().await;
     report.put("workload", args.workload.name());
     report.put("peer", "duewheel");
     report.put("run", args.run);
     report.put("fsync_probe_ms", disk_alone.map(|(probe_ms, _)| probe_ms));
     report.put("raw_append_sync_s", disk_alone.map(|(_, per_second)| per_second));
+    report.put("raw_append_sync_after_s", disk_after.map(|(_, per_second)| per_second));
     report.put("interrupted", stop.is_requested());
     print_sheet(if args.json { Format::Jsonl } else { session.format }, &report)?;
     if stop.is_requested() { Err(Failure::silent(Exit::Failed)) } else { Ok(()) }

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,7 +11,7 @@ use super::machine::{holder, is_alive};
 use super::report::{Report, rounded};
 use super::run::{Bench, pending};
 use crate::cli::exit::{Exit, Failure};
-use crate::client::{Client, Options};
+use crate::client::{Client, Error, Options};
 use crate::clock::Stopwatch;
 
 /// How long the process may take to end.
@@ -36,8 +36,8 @@ pub(super) async fn run(
     kill(bench).await?;
     bench.phase("waiting until the broker serves", None);
     let watch = Stopwatch::start();
-    start(command)?;
-    let client = served(bench, topic, &watch).await?;
+    let mut started = start(command)?;
+    let client = served(bench, topic, &mut started, &watch).await?;
     report.put("restart_s", rounded(watch.elapsed().as_secs_f64()));
     bench.place.process = holder(data_dir);
     let counting = Stopwatch::start();
@@ -66,7 +66,7 @@ async fn kill(bench: &Bench) -> Result<(), Failure> {
 }
 
 /// Starts the broker in a process group of its own, so that Ctrl-C ends the run and not the broker.
-fn start(command: &str) -> Result<(), Failure> {
+fn start(command: &str) -> Result<Child, Failure> {
     let spawned = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::null())
@@ -75,21 +75,28 @@ fn start(command: &str) -> Result<(), Failure> {
         .process_group(0)
         .spawn();
     let failed = |error| Failure::new(Exit::Failed, format!("cannot run '{command}': {error}"));
-    spawned.map(drop).map_err(failed)
+    spawned.map_err(failed)
 }
 
 /// Tries until the broker answers a question about the topic.
-async fn served(bench: &Bench, topic: &str, watch: &Stopwatch) -> Result<Client, Failure> {
+async fn served(bench: &Bench, topic: &str, started: &mut Child, watch: &Stopwatch) -> Result<Client, Failure> {
     loop {
-        let tried = async {
+        let tried: Result<Client, Error> = async {
             let client = Client::connect(Options::new(bench.endpoint())).await?;
             pending(&client, topic).await?;
             Ok(client)
-        };
-        match tried.await {
+        }
+        .await;
+        // A command that puts the broker into the background has ended well.
+        if let Ok(Some(status)) = started.try_wait()
+            && !status.success()
+        {
+            let text = format!("the command that starts the broker ended: {status}");
+            return Err(Failure::new(Exit::Failed, text).next("run it by hand to see what it says"));
+        }
+        match tried {
             Ok(client) => return Ok(client),
             Err(error) if watch.elapsed() > SERVE_LIMIT || bench.stop().is_requested() => {
-                let error: crate::client::Error = error;
                 return Err(Failure::call("reach the broker after its restart", &error));
             }
             Err(_) => tokio::time::sleep(TRY_AGAIN).await,
