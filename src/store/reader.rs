@@ -221,7 +221,9 @@ impl Reader {
                 Err((part, problem)) => match self.explain(&problem) {
                     ReadError::Overtaken => return Err(ReadError::Overtaken),
                     damaged @ ReadError::Damaged { .. } => {
-                        part.into_iter().for_each(|part| self.note(part));
+                        if let Some(part) = part {
+                            self.note(part);
+                        }
                         failed = Some(damaged);
                     }
                 },
