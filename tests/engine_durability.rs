@@ -3,8 +3,10 @@
 mod engine_support;
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use duewheel::clock::{ManualTime, StepPolicy};
+use duewheel::clock::{ManualTime, StepPolicy, Stopwatch};
 use duewheel::engine::{EngineError, EngineSettings, Status};
 use duewheel::queue::change::Change;
 use duewheel::queue::command::{Command, Reply, Target};
@@ -330,4 +332,33 @@ async fn when_the_journal_fills_produce_waits_and_nothing_else_does() {
     broker.ack(&leased[0]).await;
     let pending = slowed.await.expect("it is slowed down, not stopped");
     assert!(pending.await.expect("the engine serves").iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn below_the_disk_reserve_produce_alone_is_refused_until_there_is_room_again() {
+    let broker = Broker::start();
+    broker.create_topic("t", TopicSettings::default()).await;
+    broker.produce("t", 0).await;
+    broker.produce("t", 60_000).await;
+    let free = Arc::new(AtomicU64::new(900));
+    let source = Arc::clone(&free);
+    broker.engine.watch_disk(1_000, move || Ok(source.load(Ordering::Relaxed))).expect("a thread");
+    let refused = Err(EngineError::DiskReserve { free: 900, reserve: 1_000 });
+    assert_eq!(broker.engine.apply(produce("t", 1_000)).await, refused);
+    assert_eq!(broker.engine.submit(vec![produce("t", 0); 3]).await.err(), refused.err());
+    let leased = broker.engine.fetch(fetch("t", 10, 0)).await.expect("it serves").expect("the topic exists");
+    assert_eq!(leased.len(), 1);
+    let acked = broker.engine.apply(Command::Ack(leased[0].receipt)).await.expect("it serves");
+    assert_eq!(acked, Ok(Reply::Acked { repeated: false }));
+    let stats = broker.engine.stats(None).await.expect("it serves").expect("no topic was named");
+    assert!(stats.broker.disk.is_some_and(|disk| disk.is_short && disk.free_bytes == 900), "{:?}", stats.broker);
+    assert_eq!(stats.topics[0].counts.totals.produced, 2, "a refusal leaves nothing behind");
+
+    free.store(5_000, Ordering::Relaxed);
+    let waited = Stopwatch::start();
+    while let Err(error) = broker.engine.apply(produce("t", 1_000)).await {
+        assert!(matches!(error, EngineError::DiskReserve { .. }) && waited.elapsed().as_secs() < 30, "{error}");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*broker.engine.status().borrow(), Status::Serving);
 }

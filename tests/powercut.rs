@@ -134,13 +134,13 @@ fn load(broker: &Broker, time: Duration) -> Confirmed {
     let is_over = Arc::new(AtomicBool::new(false));
     let confirmed = runtime.block_on(async {
         let client = QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"));
-        let producer = tokio::spawn(produce(client.clone(), Arc::clone(&is_over)));
-        let consumer = tokio::spawn(consume(client, Arc::clone(&is_over)));
+        let producing = tokio::spawn(produce(client.clone(), Arc::clone(&is_over)));
+        let consuming = tokio::spawn(consume(client, Arc::clone(&is_over)));
         // The moment of the cut is what is random here.
         tokio::time::sleep(time).await;
         broker.signal(Signal::STOP);
         is_over.store(true, Ordering::SeqCst);
-        let (produced, (acked, ack_sent)) = (producer.await.expect("no panic"), consumer.await.expect("no panic"));
+        let (produced, (acked, ack_sent)) = (producing.await.expect("no panic"), consuming.await.expect("no panic"));
         Confirmed { produced, acked, ack_sent }
     });
     runtime.shutdown_background();

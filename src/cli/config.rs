@@ -64,7 +64,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "BYTES")]
     page_cache: Option<String>,
     /// Free bytes of the data file system below which produce is refused, so that acks and cancels go on; 0 for none
-    /// [default: 5 % of the file system, 256MiB to 4GiB]
+    /// [default: 5 % of the file system, 256MiB to 1GiB]
     #[arg(long, value_name = "BYTES")]
     disk_reserve: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,duewheel=debug [default: info]

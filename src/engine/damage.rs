@@ -50,13 +50,9 @@ impl Damage {
         self.blocked.push(load);
     }
 
-    /// The pages have changed: what failed is tried again.
-    pub(super) fn unblock(&mut self, queue: &mut Queue) {
+    /// The pages have changed: a fold has set damaged parts aside, and what failed is tried again.
+    pub(super) fn folded(&mut self, queue: &mut Queue, set_aside: &[SetAside]) {
         self.blocked.drain(..).for_each(|load| queue.load_failed(load, Timestamp::ZERO));
-    }
-
-    /// A fold has set damaged parts aside.
-    pub(super) fn set_aside(queue: &mut Queue, set_aside: &[SetAside]) {
         for SetAside { part, messages, known } in set_aside {
             let known: Vec<String> = known.iter().map(ToString::to_string).collect();
             tracing::error!(topic = part.topic.0, messages, known = known.join(" "), "in quarantine: {part}");

@@ -216,8 +216,7 @@ impl<Done> Owner<Done> {
     /// A fold is in pages: what is far may leave memory.
     fn folded(&mut self, now: Timestamp, folded: Folded) {
         self.is_folding = false;
-        Damage::set_aside(&mut self.queue, &folded.set_aside);
-        self.damage.unblock(&mut self.queue);
+        self.damage.folded(&mut self.queue, &folded.set_aside);
         self.queue.folded(now, folded.fold, &folded.carried);
         if let Some(delta) = folded.delta {
             self.follow(delta);

@@ -349,6 +349,11 @@ mod tests {
         let unknown = Fault::from(EngineError::OutcomeUnknown).into_item();
         let info = unknown.get_details_error_info().expect("error info");
         assert_eq!(info.metadata["outcome"], "unknown");
+        let short = Fault::from(EngineError::DiskReserve { free: 7, reserve: 9 }).into_item();
+        let info = short.get_details_error_info().expect("error info");
+        assert_eq!((short.code, info.reason.as_str()), (i32::from(Code::ResourceExhausted), reason::DISK_RESERVE));
+        assert_eq!((info.metadata["outcome"].as_str(), info.metadata["free"].as_str()), ("not_done", "7"));
+        assert!(short.get_details_retry_info().is_some());
         let full = ProduceRejection::DedupWindowFull { capacity: 9, retry_after_ms: 1_500 };
         let full = Fault::from(full).into_item();
         let retry = full.get_details_retry_info().expect("retry info");

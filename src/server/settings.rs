@@ -59,11 +59,11 @@ impl Default for Settings {
     }
 }
 
-/// The default disk reserve of a file system of that size, bytes: 5 percent of it, at least 256 MiB and at most 4 GiB,
+/// The default disk reserve of a file system of that size, bytes: 5 percent of it, at least 256 MiB and at most 1 GiB,
 /// but never more than a quarter of it.
 #[must_use]
 pub fn disk_reserve(file_system_bytes: u64) -> u64 {
-    (file_system_bytes / 20).clamp(256 << 20, 4 << 30).min(file_system_bytes / 4)
+    (file_system_bytes / 20).clamp(256 << 20, 1 << 30).min(file_system_bytes / 4)
 }
 
 /// Most HTTP connections at once.
@@ -101,8 +101,7 @@ mod tests {
     #[test]
     fn the_default_reserve_follows_the_size_of_the_file_system() {
         let (mib, gib) = (1_u64 << 20, 1_u64 << 30);
-        for (size, reserve) in [(0, 0), (64 * mib, 16 * mib), (2 * gib, 256 * mib), (20 * gib, gib), (1 << 40, 4 * gib)]
-        {
+        for (size, reserve) in [(0, 0), (64 * mib, 16 * mib), (2 * gib, 256 * mib), (20 * gib, gib), (1 << 40, gib)] {
             assert_eq!(disk_reserve(size), reserve, "{size}");
         }
     }

@@ -159,13 +159,13 @@ pub(super) fn check_with(
         .map_err(OpenError::from)
         .and_then(|found| if is_journal_whole { check_whole(log, identity, &found, report) } else { Ok(()) });
     if let Err(error) = result {
-        report.findings.push(finding(error));
+        report.findings.push(finding(&error));
     }
 }
 
-fn finding(error: OpenError) -> Finding {
+fn finding(error: &OpenError) -> Finding {
     let mut finding = Finding::of_pages(None, String::new());
-    match &error {
+    match error {
         OpenError::JournalDamaged { file, .. } => finding.file.clone_from(file),
         OpenError::JournalGap { .. } | OpenError::ForeignSegment { .. } => "journal".clone_into(&mut finding.file),
         OpenError::CountMismatch { topic, .. } => finding.topic = Some(*topic),

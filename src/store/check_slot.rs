@@ -130,7 +130,9 @@ impl<'a> TopicCheck<'a> {
                         if ends != Some((entry.first, entry.last)) || !part.is_sorted() {
                             self.tell(report, format!("tombstones {n} of run {by} of {key:?} are not as listed"));
                         }
-                        part.into_iter().for_each(|(at, run)| dead.entry(run).or_default().push(at));
+                        for (at, run) in part {
+                            dead.entry(run).or_default().push(at);
+                        }
                     }
                     Err(error) => {
                         self.tell(report, error.to_string());

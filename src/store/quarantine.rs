@@ -170,8 +170,8 @@ impl Quarantine {
             let kv = removals.kv;
             let _damaged = each_of_topic(kv, part.topic, runs, &mut |arrival, Found { birth_due, place, .. }| {
                 let is_candidate = part.may_hold(part.topic, place, arrival) && job.table.entry(arrival).is_none();
-                let is_new = is_candidate && removals.is_only_in(&part, place, arrival) && topic.insert(arrival);
-                if is_new && aside.known.len() < MAX_KNOWN {
+                let is_first = is_candidate && removals.is_only_in(&part, place, arrival) && topic.insert(arrival);
+                if is_first && aside.known.len() < MAX_KNOWN {
                     aside.known.push(MessageId { topic: part.topic, birth_due, arrival });
                 }
             });

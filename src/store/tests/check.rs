@@ -74,9 +74,9 @@ fn every_damaged_or_lost_value_is_found() {
         for (n, key) in run.media.kv.keys().into_iter().enumerate().filter(|(n, _)| n % 4 == seed as usize) {
             let media = run.media.copy();
             if n % 3 == 0 {
-                media.kv.lose(&key)
+                media.kv.lose(&key);
             } else {
-                media.kv.damage(&key, 6, 0x04)
+                media.kv.damage(&key, 6, 0x04);
             }
             let report = check(&media);
             // Of dead copies only the place counts.

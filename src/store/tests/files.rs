@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::queue::change::Change;
-use crate::store::{OpenError, Opened, StoreOptions, open};
+use crate::store::{CheckReport, Compacted, OpenError, Opened, StoreOptions, check, compact, open};
 
 use super::TINY;
 use super::model::Model;
@@ -255,4 +255,93 @@ fn what_a_full_disk_leaves_of_a_snapshot_does_not_stop_a_start() {
     drop(try_open(directory.path()).expect("opens"));
     fs::write(directory.path().join("pages/snap.0000000000000FFF.generating"), "").expect("writes");
     try_open(directory.path()).expect("opens");
+}
+
+fn compact_all(path: &Path) -> Result<Compacted, OpenError> {
+    compact(path, &mut |done, all| assert!(done <= all))
+}
+
+fn checked(path: &Path) -> CheckReport {
+    check(path, &mut |_, _| {}).expect("nobody uses it")
+}
+
+#[test]
+fn compaction_keeps_everything_and_the_journal_goes_on_over_the_new_pages() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("data");
+    let mut expected = closed_store(&path, 31);
+    let mut samples = Samples::new(32);
+    let mut now = START.plus(1_000_000);
+    for round in 0..4 {
+        let before = checked(&path);
+        assert_eq!(before.findings, [], "round {round}");
+        let compacted = compact_all(&path).expect("compacts");
+        assert_eq!(compacted.messages, before.messages, "round {round}");
+        let after = checked(&path);
+        assert_eq!((&after.findings[..], &after.topics), (&[][..], &before.topics), "round {round}");
+        assert_eq!((after.messages, after.tombstones, after.ended), (before.messages, 0, before.ended));
+        let (mut opened, restored) = try_open(&path).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(expected.difference(&restored, now), None, "round {round}");
+        (expected.ended, expected.dedup) = (restored.ended, restored.dedup);
+        for _ in 0..80 {
+            now = now.plus(500);
+            let change = samples.change(&expected, now, 3_000);
+            expected.apply(&change);
+            opened.committer.commit(&[change]).expect("commits");
+            if let Some(job) = opened.committer.fold_due(now) {
+                let done = opened.folder.run(job).expect("folds");
+                opened.committer.folded(done).expect("completes");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_compaction_is_no_worse_than_none_at_every_step() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("data");
+    let model = closed_store(&path, 33);
+    let (pages, new) = (path.join("pages"), path.join("pages.new"));
+    // Cut off while it copied: half a database.
+    fs::create_dir(&new).expect("makes");
+    fs::write(new.join("db"), vec![7; 10_000]).expect("writes");
+    let (opened, restored) = try_open(&path).expect("opens");
+    assert_eq!(model.difference(&restored, START.plus(1 << 40)), None);
+    assert!(!new.exists());
+    drop(opened);
+    // Cut off before the exchange, with a whole copy; and after it, with the whole old database.
+    for _ in 0..2 {
+        let old = directory.path().join("old");
+        let _ = fs::remove_dir_all(&old);
+        fs::create_dir(&old).expect("makes");
+        for entry in fs::read_dir(&pages).expect("reads").map(|entry| entry.expect("an entry")) {
+            if entry.path().is_file() {
+                fs::copy(entry.path(), old.join(entry.file_name())).expect("copies");
+            }
+        }
+        compact_all(&path).expect("compacts");
+        fs::rename(&old, &new).expect("renames");
+        let (_, restored) = try_open(&path).expect("opens");
+        assert_eq!(model.difference(&restored, START.plus(1 << 40)), None);
+        assert!(!new.exists());
+    }
+}
+
+#[test]
+fn a_damaged_store_is_not_compacted_and_stays_as_it_is() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("data");
+    closed_store(&path, 35);
+    {
+        let pages = sled::open(path.join("pages")).expect("opens");
+        let (key, value) = pages.scan_prefix([5]).nth(2).expect("there are pages").expect("reads");
+        let mut value = value.to_vec();
+        value[20] ^= 1;
+        pages.insert(key, value).expect("writes");
+    }
+    let findings = checked(&path).findings;
+    assert!(!findings.is_empty());
+    assert!(matches!(compact_all(&path), Err(OpenError::PagesDamaged { .. })));
+    assert!(!path.join("pages.new").exists(), "the room is given back");
+    assert_eq!(checked(&path).findings, findings);
 }

@@ -1,0 +1,145 @@
+//! `duewheel check` and `duewheel compact` on the directory of a broker that has stopped.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Broker, Ran, arg, duewheel, file};
+
+const MESSAGES: u64 = 3_000;
+
+fn run(args: &[&str]) -> Ran {
+    Ran::of(duewheel().args(args).output().expect("the program runs"), args)
+}
+
+fn check(data: &Path, more: &[&str]) -> Ran {
+    let mut args = vec!["check", "--data-dir", arg(data)];
+    args.extend(more);
+    run(&args)
+}
+
+fn json(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
+}
+
+/// A broker with far messages in pages.
+fn filled() -> (Broker, PathBuf) {
+    let broker = Broker::start_with(&["--journal-generation", "256KiB"]);
+    broker.ok(&["topic", "create", "orders"]);
+    let line = |n| format!("{{\"body\":\"order {n:05} {}\"}}\n", "y".repeat(200));
+    let lines = (0..MESSAGES).map(line).collect::<Vec<_>>().concat();
+    let lines = file(&broker.data_dir, "orders.txt", &lines);
+    broker.ok(&["produce", "orders", "--from", arg(&lines), "--delay", "9h"]);
+    let data = broker.data_dir.path().join("data");
+    (broker, data)
+}
+
+fn stop(broker: &mut Broker) {
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.wait().code(), Some(0));
+}
+
+fn damage_page(data: &Path, at: usize) {
+    let pages = sled::open(data.join("pages")).expect("the page store opens");
+    let keys: Vec<_> = pages.scan_prefix([5]).keys().collect::<Result<_, _>>().expect("it can be read");
+    let key = &keys[at % keys.len()];
+    let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
+    value[40] ^= 1;
+    pages.insert(key, value).expect("it can be written");
+    pages.flush().expect("it can be written");
+}
+
+#[test]
+fn damage_is_found_named_set_aside_and_the_rest_is_served() {
+    let (mut broker, data) = filled();
+    let busy = check(&data, &[]);
+    assert_eq!(busy.code, 78, "{busy:?}");
+    assert!(busy.stderr.contains(&format!("process {}", broker.process_id())), "{busy:?}");
+    stop(&mut broker);
+
+    let clean = check(&data, &["-o", "json"]);
+    assert_eq!(clean.code, 0, "{clean:?}");
+    let report = json(&clean);
+    assert_eq!((&report["clean"], &report["topics"][0]["live"]), (&true.into(), &MESSAGES.into()));
+    assert!(report["pages"].as_u64() > Some(20) && report["commits"].as_u64() > Some(0), "{report}");
+    assert!(check(&data, &[]).stdout.contains("nothing is wrong"));
+
+    damage_page(&data, 7);
+    let found = check(&data, &["-o", "json"]);
+    assert_eq!(found.code, 1, "{found:?}");
+    let report = json(&found);
+    let finding = &report["findings"][0];
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(1), "{report}");
+    assert_eq!((finding["file"].as_str(), finding["topic"].as_str()), (Some("pages/db"), Some("orders")));
+    let lost = finding["messages"].as_u64().expect("it is counted");
+    assert!(lost > 5 && finding["run"].is_u64() && finding["page"].is_u64(), "{finding}");
+    assert!(finding["slot"].as_str().is_some_and(|slot| slot.starts_with("hour ")), "{finding}");
+    let told = check(&data, &[]);
+    assert!(told.stdout.contains("topic orders") && told.stdout.contains("page"), "{told:?}");
+    assert!(told.stderr.contains("--quarantine"), "{told:?}");
+    let unasked = check(&data, &["--quarantine"]);
+    assert_eq!(unasked.code, 2, "nobody can be asked: {unasked:?}");
+
+    let aside = check(&data, &["--quarantine", "--yes", "-o", "json"]);
+    assert_eq!(aside.code, 0, "{aside:?}");
+    assert!(aside.stderr.contains(&format!("{lost} messages were set aside")), "{aside:?}");
+    let after = json(&check(&data, &["-o", "json"]));
+    assert_eq!(after["clean"], true, "{after}");
+    assert_eq!(after["quarantine"].as_array().map(Vec::len), Some(1), "{after}");
+    assert_eq!(after["topics"][0]["quarantined"].as_u64(), Some(lost));
+
+    let broker = Broker::start_in(broker.data_dir.clone(), broker.grpc, &[]);
+    let stats = &broker.json(&["stats", "orders"])["topics"][0];
+    assert_eq!(stats["quarantined"].as_u64(), Some(lost), "{stats}");
+    assert_eq!(stats["scheduled"].as_u64(), Some(MESSAGES - lost), "{stats}");
+}
+
+#[test]
+fn a_directory_that_is_no_store_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for command in ["check", "compact"] {
+        let ran = run(&[command, "--data-dir", arg(directory.path())]);
+        assert_eq!(ran.code, 78, "{ran:?}");
+        assert_eq!(fs::read_dir(directory.path()).expect("it can be read").count(), 0, "nothing is made");
+    }
+}
+
+#[test]
+fn compaction_loses_nothing_and_clears_away_what_it_leaves() {
+    let (broker, data) = filled();
+    for n in 0..3 {
+        let line = |line| format!("{{\"body\":\"{n} {line:05} {}\"}}\n", "z".repeat(300));
+        let lines = (0..MESSAGES).map(line).collect::<Vec<_>>().concat();
+        let lines = file(&broker.data_dir, "more.txt", &lines);
+        broker.ok(&["topic", "create", &format!("more-{n}")]);
+        broker.ok(&["produce", &format!("more-{n}"), "--from", arg(&lines), "--delay", "30m"]);
+    }
+    let mut broker = broker;
+    stop(&mut broker);
+    let before = json(&check(&data, &["-o", "json"]));
+    let ran = run(&["compact", "--data-dir", arg(&data), "-o", "json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let sizes = json(&ran);
+    println!("{sizes}");
+    assert_eq!(sizes["messages"], before["messages"]);
+    assert!(!data.join("pages.new").exists());
+    let after = check(&data, &["-o", "json"]);
+    assert_eq!(after.code, 0, "{after:?}");
+    assert_eq!(json(&after)["topics"], before["topics"]);
+
+    // What an interrupted compaction leaves is of no use and is removed.
+    fs::create_dir(data.join("pages.new")).expect("it can be made");
+    fs::write(data.join("pages.new/db"), "half a copy").expect("it can be written");
+    let mut broker = Broker::start_in(broker.data_dir.clone(), broker.grpc, &[]);
+    assert!(!data.join("pages.new").exists());
+    assert_eq!(broker.count("orders", "scheduled"), MESSAGES);
+    let busy = run(&["compact", "--data-dir", arg(&data)]);
+    assert_eq!(busy.code, 78, "{busy:?}");
+    // And the journal goes on over the new database.
+    broker.ok(&["produce", "orders", "one more", "--delay", "10h"]);
+    stop(&mut broker);
+    assert_eq!(json(&check(&data, &["-o", "json"]))["topics"][0]["live"].as_u64(), Some(MESSAGES + 1));
+}
