@@ -15,6 +15,7 @@ use crate::queue::command::{FindRejection, Target};
 use crate::queue::time::Timestamp;
 use crate::queue::values::TopicName;
 use crate::queue::view::{LiveView, TopicCounts};
+use crate::store::ReadError;
 
 /// The state of the engine in the middle of a round.
 pub(super) struct Sight<'a> {
@@ -32,7 +33,7 @@ impl Sight<'_> {
     pub(super) fn message(&self, topic: &TopicName, target: &Target) -> Result<Option<Seen>, FindRejection> {
         let missing = self.queue.missing_target(topic, target);
         let found = missing.map(|missing| self.pages.borrow_mut().find(&missing)).transpose();
-        let found = found.map_err(|error| FindRejection::Damaged(error.to_string()))?.flatten();
+        let found = found.map_err(|error| unreadable(&error))?.flatten();
         let view = self.queue.look_up(self.now, topic, target, found.as_ref())?;
         let id = self.queue.topic(topic).map(|record| record.id);
         let (streams, fetches) = id.map_or((0, 0), |id| self.service.interested(id));
@@ -72,7 +73,7 @@ impl Sight<'_> {
         let (mut stored, mut from) = (Vec::new(), after);
         loop {
             let page = self.pages.borrow_mut().dead(id, from, limit);
-            let page = page.map_err(|error| FindRejection::Damaged(error.to_string()))?;
+            let page = page.map_err(|error| unreadable(&error))?;
             let is_end = page.len() < limit;
             from = page.last().and_then(|last| Some((last.progress.dead?.1, last.id.arrival)));
             stored.extend(page.into_iter().filter(|message| !self.queue.overrules(message.id.arrival)));
@@ -109,5 +110,13 @@ impl Sight<'_> {
             journal_bytes: self.signals.journal_bytes.load(Ordering::Relaxed),
             disk: self.signals.disk.view(),
         }
+    }
+}
+
+/// What is on disk cannot be read.
+fn unreadable(error: &ReadError) -> FindRejection {
+    match error {
+        ReadError::Overtaken => FindRejection::PagesMoving,
+        ReadError::Damaged { .. } => FindRejection::Damaged(error.to_string()),
     }
 }

@@ -312,6 +312,9 @@ impl From<FindRejection> for Fault {
         match rejection {
             FindRejection::TopicNotFound(topic) => Self::topic_not_found(&topic),
             FindRejection::Invalid(invalid) => invalid.into(),
+            FindRejection::PagesMoving => {
+                Self::new(Code::Unavailable, reason::PAGES_MOVING, rejection.to_string()).retry_after(RETRY_SOON)
+            }
             FindRejection::Damaged(_) => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, rejection.to_string()),
         }
     }

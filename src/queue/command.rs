@@ -409,6 +409,9 @@ pub enum FindRejection {
     /// There is no such topic.
     #[error("topic '{0}' does not exist")]
     TopicNotFound(TopicName),
+    /// The stored record is being moved on disk at this moment; the next try succeeds.
+    #[error("the stored message is being moved; try again")]
+    PagesMoving,
     /// The stored record is damaged.
     #[error("the stored message cannot be read: {0}")]
     Damaged(String),
