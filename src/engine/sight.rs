@@ -113,7 +113,7 @@ impl Sight<'_> {
     }
 }
 
-/// What a question needs cannot be read.
+/// What is on disk cannot be read.
 fn unreadable(error: &ReadError) -> FindRejection {
     match error {
         ReadError::Overtaken => FindRejection::PagesMoving,
