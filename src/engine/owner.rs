@@ -224,8 +224,9 @@ impl<Done> Owner<Done> {
     }
 
     /// The pages have changed: both readers are to know.
-    fn follow(&self, delta: Arc<DirectoryDelta>) {
-        self.pages.borrow_mut().apply(&delta);
+    fn follow(&mut self, delta: Arc<DirectoryDelta>) {
+        self.pages.get_mut().apply(&delta);
+        self.queue.retry_loads();
         // It fails only if the load thread has panicked; then the engine has failed.
         let _ended = self.loads.send(LoadInput::Delta(delta));
     }

@@ -165,6 +165,13 @@ impl Queue {
         topic.load_again_at = again_at;
     }
 
+    /// The pages have changed: loads that have failed may be asked for again.
+    pub fn retry_loads(&mut self) {
+        for id in &self.partial {
+            self.topics.get_mut(id).expect("topics with a frontier exist").load_again_at = Timestamp::ZERO;
+        }
+    }
+
     /// Where on disk to look for the message that `command` names, if memory does not know it.
     pub fn missing(&self, command: &Command) -> Option<Missing> {
         match command {
