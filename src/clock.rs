@@ -247,6 +247,11 @@ pub fn wall_now() -> Timestamp {
     Timestamp::from_millis(millis(nanos(wall())))
 }
 
+/// The wall clock in microseconds since 1970, for measuring lateness finer than due times are.
+pub fn wall_now_us() -> u64 {
+    u64::try_from(wall().as_micros()).unwrap_or(u64::MAX)
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one file that reads time")]
 fn wall() -> Duration {
     // A wall clock before 1970 is as wrong as one in 1970.

@@ -96,18 +96,18 @@ fn a_file_is_produced_line_by_line_and_each_bad_line_is_named() {
     assert!(summary.contains("produced  250"), "{summary}");
     assert_eq!(broker.count("orders", "scheduled"), 250);
 
-    let bad = "{\"key\":\"new\"}\n\n{\"key\":\"k7\"}\nnot json\n{\"delay\":\"soon\"}\n";
+    let bad = "{\"key\":\"new\"}\n\n{\"key\":\"k7\"}\nnot json\n{\"delay\":\"soon\"}\n{\"delay\":\"500d\"}\n";
     let path = file(&directory, "bad.jsonl", bad);
     let ran = broker.run(&["produce", "orders", "--from", arg(&path), "-o", "jsonl"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    for (line, problem) in [(3, "KEY_IN_USE"), (4, "not JSON"), (5, "not a duration")] {
+    for (line, problem) in [(3, "KEY_IN_USE"), (4, "not JSON"), (5, "not a duration"), (6, ":6: delay: 500d")] {
         let place = format!("bad.jsonl:{line}: ");
         let said = ran.stderr.lines().find(|text| text.contains(&place));
         assert!(said.is_some_and(|text| text.contains(problem)), "{place}{problem}: {ran:?}");
     }
     let answers: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(answers.iter().filter(|answer| answer["id"].is_string()).count(), 1);
-    assert_eq!(answers.len(), 4, "every line that is not empty has an answer");
+    assert_eq!(answers.len(), 5, "every line that is not empty has an answer");
 }
 
 #[test]
@@ -159,6 +159,27 @@ fn the_lease_is_extended_while_a_command_runs_and_ctrl_c_finishes_it() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "done\n"), "{ran:?}");
     assert!(ran.stderr.contains("1 acked"), "{ran:?}");
     assert_eq!(broker.count("orders", "deliveries"), 1);
+}
+
+#[test]
+fn a_consumer_goes_on_when_somebody_else_has_acked_its_message_after_a_crash() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    broker.ok(&["produce", "orders", "first", "--delay", "0s"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (begun, gate) = (directory.path().join("begun"), directory.path().join("go"));
+    let command = format!("cat; touch {}; while [ ! -e {} ]; do sleep 0.02; done", begun.display(), gate.display());
+    let mut consume = broker.command(&["consume", "orders", "--max", "1", "--exec", &command]);
+    let child = consume.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    until("the command runs", || begun.exists());
+    let broker = broker.kill_and_restart();
+    broker.ok(&["consume", "orders", "--max", "1"]);
+    broker.ok(&["produce", "orders", "second", "--delay", "0s"]);
+    std::fs::write(&gate, "").expect("a writable directory");
+    let ran = Ran::of(child.wait_with_output().expect("it ends"), &["consume"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "firstsecond"), "{ran:?}");
+    assert!(ran.stderr.contains("MESSAGE_GONE") && ran.stderr.contains("1 acked"), "{ran:?}");
+    assert!(ran.stderr.contains("1 lost their lease"), "{ran:?}");
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 mod support;
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use rustix::process::Signal;
-use support::{Broker, Ran, arg, duewheel, file, until};
+use support::{Broker, Ran, arg, duewheel, file, send_signal, until, wait};
 
 fn run(args: &[&str]) -> Ran {
     Ran::of(duewheel().args(args).output().expect("the program runs"), args)
@@ -149,6 +150,25 @@ fn sigterm_drains_with_exit_code_0_and_everything_is_there_after_a_restart() {
         let broker = Broker::start_in(Arc::clone(&broker.data_dir), broker.grpc, &[]);
         assert_eq!(broker.json(&["message", "show", "orders", "--key", "k"])["state"], "SCHEDULED");
     }
+}
+
+#[test]
+fn a_broker_goes_on_when_nobody_reads_its_log_any_more() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let args = ["serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--data-dir", arg(&data)];
+    let mut child = duewheel().args(args).stderr(Stdio::piped()).spawn().expect("the program runs");
+    let mut first = String::new();
+    // The pipe is closed after the first line, as by `duewheel serve 2>&1 | head -1`.
+    BufReader::new(child.stderr.take().expect("stderr is piped")).read_line(&mut first).expect("the log is text");
+    let first: serde_json::Value = serde_json::from_str(&first).expect("a line of the log is JSON");
+    let endpoint = format!("http://{}", first["grpc_address"].as_str().expect("it says where it listens"));
+    until("the broker serves or has ended", || {
+        run(&["health", "--endpoint", &endpoint]).code == 0 || child.try_wait().expect("a child").is_some()
+    });
+    assert_eq!(child.try_wait().expect("a child"), None, "it has ended");
+    send_signal(&child, Signal::TERM);
+    assert_eq!(wait(&mut child).code(), Some(0));
 }
 
 #[test]

@@ -94,7 +94,7 @@ async fn nacks_walk_the_tiers_until_the_message_is_dead_and_a_redrive_brings_it_
     let waiting = info(&broker, "order-1").await;
     assert_eq!((waiting.state(), waiting.attempts), (pb::MessageState::Scheduled, 1));
     assert_eq!(waiting.history[0].text, "the channel says: processing");
-    assert!(waiting.why.contains("there was no definite answer yet; 1 attempts are spent"), "{}", waiting.why);
+    assert!(waiting.why.contains("there was no definite answer yet; 1 attempt is spent"), "{}", waiting.why);
 
     broker.time.advance_ms(2_001);
     let second = queue.fetch(fetch(1)).await.expect("due").into_inner().deliveries.remove(0);

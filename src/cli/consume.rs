@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::args::{duration_ms, instant_text};
 use super::body::Body;
 use super::exec::{self, Verdict};
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say};
 use super::output::{Listing, Row};
 use super::session::Session;
 use super::signals::Stop;
@@ -131,7 +131,7 @@ impl Shared {
         let count = |counter: AtomicU64| counter.into_inner();
         let Tally { acked, not_yet, failed, lost } = self.tally;
         let (acked, not_yet, failed, lost) = (count(acked), count(not_yet), count(failed), count(lost));
-        eprintln!("{acked} acked, {not_yet} not yet, {failed} failed, {lost} lost their lease");
+        say(&format!("{acked} acked, {not_yet} not yet, {failed} failed, {lost} lost their lease"));
         Ok(())
     }
 }
@@ -176,14 +176,19 @@ async fn settle(shared: &Shared, delivery: &Delivery, verdict: Verdict) -> Resul
             counter.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
-        Err(error) if error.reason() == Some("LEASE_LOST") || error.is_temporary() => {
-            eprintln!("{}: {error}; it will be delivered again unless it is done", delivery.id);
+        Err(error) if is_lost(&error) || error.is_temporary() => {
+            say(&format!("{}: {error}; it will be delivered again unless it is done", delivery.id));
             shared.tally.lost.fetch_add(1, Ordering::Relaxed);
             shared.source.give_back();
             Ok(())
         }
         Err(error) => Err(Failure::call(format!("settle {}", delivery.id), &error)),
     }
+}
+
+/// True if the message is somebody else's by now, or was settled by somebody else.
+fn is_lost(error: &Error) -> bool {
+    matches!(error.reason(), Some("LEASE_LOST" | "MESSAGE_GONE" | "MESSAGE_NOT_FOUND"))
 }
 
 /// Where messages come from.

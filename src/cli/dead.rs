@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 
 use super::args::{Rate, rate};
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say};
 use super::message_view::{MessageView, redrive_name};
 use super::output::{Row, print_rows};
 use super::session::Session;
@@ -124,7 +124,7 @@ async fn redrive(session: &Session, client: &Client, args: RedriveArgs) -> Resul
         args.which.ids
     };
     if args.dry_run {
-        eprintln!("{} dead letters of '{}' would be redriven", ids.len(), args.topic);
+        say(&format!("{} dead letters of '{}' would be redriven", ids.len(), args.topic));
         let views: Vec<IdView> = ids.into_iter().map(|id| IdView { id }).collect();
         return Ok(print_rows(session.format, &views)?);
     }
@@ -140,7 +140,7 @@ async fn redrive(session: &Session, client: &Client, args: RedriveArgs) -> Resul
     }
     if let Err(error) = result {
         if done > 0 {
-            eprintln!("{} of {total} were not answered", total as u64 - done);
+            say(&format!("{} of {total} were not answered", total as u64 - done));
         }
         return Err(Failure::call(format!("redrive dead letters of '{}'", args.topic), &error));
     }

@@ -1,7 +1,7 @@
 //! Exit codes, and how a failure is told to a person: what failed, whether it was done, what to do next.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use tonic::Code;
@@ -47,6 +47,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Tells the person at the terminal something, on stderr. Unlike `eprintln!` it goes on if nobody reads that.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// A command that did not succeed.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -66,11 +71,6 @@ impl Failure {
     /// An end with an exit code alone: everything has been said already.
     pub(super) fn silent(exit: Exit) -> Self {
         Self::new(exit, "")
-    }
-
-    /// The same failure with another exit code.
-    pub(super) fn exit(self, exit: Exit) -> Self {
-        Self { exit, ..self }
     }
 
     /// What the person can do about it.
@@ -96,12 +96,12 @@ impl Failure {
         if self.message.is_empty() {
             return;
         }
-        eprintln!("error: {}", self.message);
+        say(&format!("error: {}", self.message));
         if let Some(outcome) = self.outcome {
-            eprintln!("  outcome: {}", outcome_text(outcome));
+            say(&format!("  outcome: {}", outcome_text(outcome)));
         }
         if let Some(next) = &self.next {
-            eprintln!("  next: {next}");
+            say(&format!("  next: {next}"));
         }
     }
 }

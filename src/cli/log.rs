@@ -11,6 +11,8 @@ pub(super) fn start(filter: &str, format: LogFormat) {
     let filter = EnvFilter::builder().parse_lossy(filter);
     let terminal = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that has lost its reader must not end the broker: the complaint about it would go to stderr too, and panic.
+    let log = log.log_internal_errors(false);
     let json = match format {
         LogFormat::Auto => !terminal,
         LogFormat::Text => false,

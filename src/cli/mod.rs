@@ -8,6 +8,7 @@
 //! about this process; it translates the configuration into the settings of [`crate::server`].
 
 mod args;
+mod bench;
 mod body;
 mod check;
 mod config;
@@ -91,6 +92,8 @@ enum ClientCommand {
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker
     Stats(stats::StatsArgs),
+    /// Measure a running broker with a defined workload
+    Bench(bench::BenchArgs),
     /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if nobody answers
     #[command(after_long_help = "Examples:\n  duewheel health\n  duewheel health --endpoint http://10.0.0.7:7383")]
     Health,
@@ -136,6 +139,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Message(command) => message::run(session, command).await,
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,
         }
     });

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::args::{duration_ms, header, instant, instant_text, schedule};
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say};
 use super::output::{Sheet, print_sheet};
 use super::produce_file;
 use super::session::Session;
@@ -157,7 +157,7 @@ fn body(args: &ProduceArgs) -> Result<Vec<u8>, Failure> {
         return std::fs::read(path).map_err(problem);
     }
     if std::io::stdin().is_terminal() {
-        eprintln!("reading the body from the terminal; end it with Ctrl-D");
+        say("reading the body from the terminal; end it with Ctrl-D");
     }
     let mut body = Vec::new();
     let problem = |error| Failure::new(Exit::Failed, format!("cannot read stdin: {error}"));

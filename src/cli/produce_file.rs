@@ -193,10 +193,10 @@ impl Upload {
         let Some((numbers, pending)) = self.in_flight.pop_front() else { return Ok(()) };
         match pending.await {
             Ok(results) => {
-                for (number, result) in numbers.into_iter().zip(results) {
+                for (place, (number, result)) in numbers.into_iter().zip(results).enumerate() {
                     match result {
                         Ok(produced) => self.produced(number, produced)?,
-                        Err(error) => self.failed(number, error.to_string())?,
+                        Err(error) => self.failed(number, without_place(&error.to_string(), place))?,
                     }
                 }
             }
@@ -244,14 +244,21 @@ impl Upload {
             self.listing.finish()?;
         }
         if let Some(error) = &self.broken {
-            eprintln!("the rest of {} was not sent", self.source);
-            return Err(Failure::call(format!("produce to '{}'", self.topic), error).exit(Exit::Failed));
+            // Its outcome is that of one frame; the file has had many.
+            let what = format!("cannot go on producing to '{}': {}", self.topic, error.message());
+            let next = format!("see above which lines were not done; the rest of {} was not sent", self.source);
+            return Err(Failure::new(Exit::Failed, what).next(next));
         }
         if self.summary.failed > 0 {
             return Err(Failure::new(Exit::Failed, format!("{} lines were not produced", self.summary.failed)));
         }
         Ok(())
     }
+}
+
+/// The text of an error without the message's place in its frame: the line number says which message is meant.
+fn without_place(text: &str, place: usize) -> String {
+    text.strip_prefix(&format!("messages[{place}].")).unwrap_or(text).to_owned()
 }
 
 fn json_problem(error: &serde_json::Error) -> String {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::exit::say;
 use crate::clock::Stopwatch;
 
 /// Time between plain lines.
@@ -47,15 +48,15 @@ impl Progress {
             bar.set_message(format!("{} {}", self.done, self.verb));
         } else if self.since_line.elapsed() >= PLAIN_EVERY {
             self.since_line = Stopwatch::start();
-            eprintln!("{} {} so far", self.done, self.verb);
+            say(&format!("{} {} so far", self.done, self.verb));
         }
     }
 
     /// Says something without breaking the bar.
     pub(super) fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| say(text)),
+            None => say(text),
         }
     }
 

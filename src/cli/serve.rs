@@ -34,7 +34,11 @@ async fn serve(config: Config) -> Result<(), Failure> {
         tracing::info!("a signal asks to stop; a second one stops at once");
     });
     tokio::select! {
-        served = served => served.map_err(|error| failure(&error)),
+        served = served => {
+            served.map_err(|error| failure(&error))?;
+            tracing::info!("stopped");
+            Ok(())
+        }
         () = stop.forced() => {
             tracing::warn!("stopped at once by a second signal; open leases are void after the restart");
             // Returning would wait for the threads of the store.

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError};
 
 use super::input::Input;
 use super::round::{Release, Round};
@@ -73,6 +73,14 @@ pub trait Folds: Send + 'static {
     /// # Errors
     /// If the result is not certain to be durable; the engine fails.
     fn run(&mut self, job: Self::Job) -> Result<Self::Done, CommitFailure>;
+
+    /// Does a part of what there is to clean up, and tells what it changed in the pages; `None` if nothing is left.
+    ///
+    /// # Errors
+    /// As [`Folds::run`].
+    fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
+        Ok(None)
+    }
 }
 
 /// What the commit thread can be told.
@@ -81,6 +89,8 @@ pub(super) enum CommitInput<Done> {
     Round(Round),
     /// The fold that was under way has ended.
     Folded(Result<Done, CommitFailure>),
+    /// Something was cleaned up in the pages.
+    Compacted(Result<Arc<DirectoryDelta>, CommitFailure>),
     /// End when what came before it is done.
     End,
 }
@@ -160,6 +170,7 @@ impl<C: Commits> Committing<C> {
             match input {
                 CommitInput::Round(round) => group.add(round),
                 CommitInput::Folded(result) => self.folded(result)?,
+                CommitInput::Compacted(result) => self.compacted(result?),
                 CommitInput::End => group.is_end = true,
             }
             next = if group.is_last || group.is_freeze || group.is_end { None } else { self.inbox.try_recv().ok() };
@@ -207,11 +218,17 @@ impl<C: Commits> Committing<C> {
         Ok(())
     }
 
+    fn compacted(&self, delta: Arc<DirectoryDelta>) {
+        // After the owner's end nobody needs to know.
+        let _ended = self.owner.send(Input::Compacted(delta));
+    }
+
     /// Waits for the fold that is under way. Only before the last round, after which nobody sends another.
     fn finish_fold(&mut self) -> Result<(), CommitFailure> {
         while self.is_folding {
             match self.inbox.recv() {
                 Ok(CommitInput::Folded(result)) => self.folded(result)?,
+                Ok(CommitInput::Compacted(result)) => self.compacted(result?),
                 Ok(CommitInput::Round(_) | CommitInput::End) => {}
                 Err(_) => return Err("the fold thread has ended in the middle of a fold".into()),
             }
@@ -233,12 +250,24 @@ impl Group {
     }
 }
 
-/// The fold thread: runs jobs until nobody can send another.
+/// The fold thread: runs jobs until nobody can send another, and compacts while none waits.
 pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
-    for job in jobs {
+    let mut next = jobs.recv().ok();
+    while let Some(job) = next {
         if done.send(CommitInput::Folded(folds.run(job))).is_err() {
             return;
         }
+        next = loop {
+            match jobs.try_recv() {
+                Ok(job) => break Some(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {}
+            }
+            let Some(compacted) = folds.compact().transpose() else { break jobs.recv().ok() };
+            if done.send(CommitInput::Compacted(compacted)).is_err() {
+                return;
+            }
+        };
     }
 }
 

@@ -6,6 +6,7 @@ use crate::queue::Queue;
 use crate::queue::far::Load;
 use crate::queue::message::TopicId;
 use crate::queue::quarantine::DamagedPart;
+use crate::queue::time::Timestamp;
 use crate::store::{ReadError, SetAside};
 
 /// Damage that was found in this run of the broker.
@@ -51,7 +52,7 @@ impl Damage {
 
     /// The pages have changed: a fold has set damaged parts aside, and what failed is tried again.
     pub(super) fn folded(&mut self, queue: &mut Queue, set_aside: &[SetAside]) {
-        self.blocked.drain(..).for_each(|load| queue.load_failed(load));
+        self.blocked.drain(..).for_each(|load| queue.load_failed(load, Timestamp::ZERO));
         for SetAside { part, messages, known } in set_aside {
             let known: Vec<String> = known.iter().map(ToString::to_string).collect();
             tracing::error!(topic = part.topic.0, messages, known = known.join(" "), "in quarantine: {part}");

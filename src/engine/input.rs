@@ -1,5 +1,7 @@
 //! What the owner thread can be told.
 
+use std::sync::Arc;
+
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::commit::Folded;
@@ -11,7 +13,7 @@ use crate::queue::far::{Load, Loaded};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::values::ConsumerName;
-use crate::store::ReadError;
+use crate::store::{DirectoryDelta, ReadError};
 
 /// Names a waiting fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +57,8 @@ pub(super) enum Input {
     Return(Vec<Receipt>),
     /// A fold is durable and noted.
     Folded(Folded),
+    /// The pages were cleaned up.
+    Compacted(Arc<DirectoryDelta>),
     /// A load has ended.
     Loaded(Load, Result<Loaded, ReadError>),
     /// The load thread has found damage, and left it out of what it read next.

@@ -1,5 +1,7 @@
 //! The engine's durable side on the real store.
 
+use std::sync::Arc;
+
 use super::commit::{CommitFailure, Commits, Folded, Folds};
 use super::pages::Reads;
 use super::start::Parts;
@@ -7,7 +9,7 @@ use crate::clock::Clock;
 use crate::queue::change::Change;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::{Effects, Restore};
-use crate::store::{Committer, FoldDone, FoldJob, Folder, Opened};
+use crate::store::{Committer, DirectoryDelta, FoldDone, FoldJob, Folder, Opened};
 
 /// The committer with the clock that its folds need.
 pub struct Journal {
@@ -68,5 +70,9 @@ impl Folds for Folder {
 
     fn run(&mut self, job: FoldJob) -> Result<FoldDone, CommitFailure> {
         Ok(Folder::run(self, job)?)
+    }
+
+    fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
+        Ok(Folder::compact(self)?)
     }
 }

@@ -28,7 +28,7 @@ use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
 use crate::queue::{Effects, Queue};
-use crate::store::ReadError;
+use crate::store::{DirectoryDelta, ReadError};
 
 /// A round takes no further input from this cost on (see [`cost`](super::admission::cost)).
 const ROUND_BYTES: usize = 2 * 1024 * 1024;
@@ -41,6 +41,9 @@ const ROUND_TIMERS: usize = 4_096;
 
 /// Messages in memory that one round looks at after a fold, to see whether they are far.
 const ROUND_SWEEP: usize = 4_096;
+
+/// Wait before a load that a fold has overtaken is asked for again, milliseconds: word of the fold is on its way.
+const OVERTAKEN_WAIT_MS: u64 = 10;
 
 /// The state of the owner thread.
 pub(super) struct Owner<Done> {
@@ -185,6 +188,7 @@ impl<Done> Owner<Done> {
                 turn.releases.extend(self.service.end());
             }
             Input::Folded(folded) => self.folded(now, folded),
+            Input::Compacted(delta) => self.follow(delta),
             Input::Damaged(parts) => self.damaged(parts, turn),
             Input::Loaded(load, result) => self.loaded(now, load, result),
             Input::Wake => {}
@@ -215,10 +219,15 @@ impl<Done> Owner<Done> {
         self.damage.folded(&mut self.queue, &folded.set_aside);
         self.queue.folded(now, folded.fold, &folded.carried);
         if let Some(delta) = folded.delta {
-            self.pages.borrow_mut().apply(&delta);
-            // It fails only if the load thread has panicked; then the engine has failed.
-            let _ended = self.loads.send(LoadInput::Delta(delta));
+            self.follow(delta);
         }
+    }
+
+    /// The pages have changed: both readers are to know.
+    fn follow(&self, delta: Arc<DirectoryDelta>) {
+        self.pages.borrow_mut().apply(&delta);
+        // It fails only if the load thread has panicked; then the engine has failed.
+        let _ended = self.loads.send(LoadInput::Delta(delta));
     }
 
     fn ask_for_loads(&mut self, now: Timestamp) {
@@ -240,9 +249,9 @@ impl<Done> Owner<Done> {
 
     fn loaded(&mut self, now: Timestamp, load: Load, result: Result<Loaded, ReadError>) {
         match result {
-            Ok(_) if self.damage.is_before(load.topic) => self.queue.load_failed(load),
+            Ok(_) if self.damage.is_before(load.topic) => self.queue.load_failed(load, now),
             Ok(loaded) => self.queue.loaded(now, loaded),
-            Err(ReadError::Overtaken) => self.queue.load_failed(load),
+            Err(ReadError::Overtaken) => self.queue.load_failed(load, now.plus(OVERTAKEN_WAIT_MS)),
             // A second try would end in the same way, and at once; it is made when the pages have changed.
             Err(error) => self.damage.block(load, &error),
         }
@@ -321,10 +330,14 @@ mod tests {
     use crate::engine::commit::CommitInput;
     use crate::engine::input::Results;
     use crate::queue::Restore;
-    use crate::queue::command::{ConsumerId, Due, KeyPolicy, LeaseRequest, Produce, Reply};
+    use crate::queue::change::{Restored, TopicRecord};
+    use crate::queue::command::{ConsumerId, Due, FindRejection, KeyPolicy, LeaseRequest, Produce, Reply, Target};
+    use crate::queue::far::Missing;
     use crate::queue::limits::Limits;
+    use crate::queue::message::{Message, MessageId, TopicId};
     use crate::queue::settings::TopicSettings;
     use crate::queue::values::{ConsumerName, Headers, TopicName};
+    use crate::store::DirectoryDelta;
 
     /// An owner whose rounds are done by hand.
     struct ByHand {
@@ -427,6 +440,71 @@ mod tests {
         hand.round();
         let results = late.try_recv().expect("it was answered");
         assert!(results[0].is_err(), "its lease has ended in the round before: {results:?}");
+    }
+
+    /// A queue with a topic of which one message is on disk only, due at `due_at`.
+    fn one_stored(due_at: Timestamp) -> Queue {
+        let (id, settings) = (TopicId(1), TopicSettings::default());
+        let mut restore = Restore::new(Limits::default());
+        let record = TopicRecord { id, name: topic(), settings, paused: false, created_at: due_at };
+        restore.record(Restored::Topic(record));
+        restore.record(Restored::Stored { topic: id, waiting: 1, dead: 0, first: Some((due_at, 0)) });
+        restore.finish(due_at, &mut Effects::default())
+    }
+
+    #[test]
+    fn a_load_that_a_fold_has_overtaken_is_asked_for_again_after_a_while_and_not_in_a_loop() {
+        let mut hand = ByHand::new();
+        hand.owner.queue = one_stored(hand.owner.clock.now());
+        let (sender, loads) = mpsc::channel();
+        hand.owner.loads = sender;
+        hand.round();
+        let Ok(LoadInput::Load(load)) = loads.try_recv() else { panic!("what is due is asked for") };
+        hand.inbox.send(Input::Loaded(load, Err(ReadError::Overtaken))).expect("the owner is here");
+        hand.round();
+        hand.time.advance_ms(OVERTAKEN_WAIT_MS - 1);
+        hand.round();
+        assert!(loads.try_recv().is_err(), "it was asked for too soon");
+        assert_eq!(hand.owner.queue.next_wakeup(), Some(hand.owner.clock.now().plus(1)));
+        hand.time.advance_ms(1);
+        hand.round();
+        assert!(loads.try_recv().is_ok(), "it is asked for again");
+    }
+
+    /// Pages that a fold is changing.
+    struct Moving;
+
+    impl Reads for Moving {
+        fn apply(&mut self, _: &DirectoryDelta) {}
+
+        fn load(&mut self, _: Load) -> Result<Loaded, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+
+        fn find(&mut self, _: &Missing) -> Result<Option<Message>, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+
+        fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+
+        fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+    }
+
+    #[test]
+    fn a_question_during_a_fold_is_to_be_repeated_and_finds_no_damage() {
+        let mut hand = ByHand::new();
+        let now = hand.owner.clock.now();
+        hand.owner.queue = one_stored(now);
+        hand.owner.pages = RefCell::new(Box::new(Moving));
+        let target = Target::Id(MessageId { topic: TopicId(1), birth_due: now, arrival: 0 });
+        let sight = hand.owner.sight(now);
+        let found = sight.message(&topic(), &target).map(|_| ());
+        let listed = sight.dead_letters(&topic(), None, 10).map(|_| ());
+        assert_eq!((found, listed), (Err(FindRejection::PagesMoving), Err(FindRejection::PagesMoving)));
     }
 
     #[test]

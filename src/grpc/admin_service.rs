@@ -129,9 +129,11 @@ impl AdminService for Admin {
     ) -> Result<Response<pb::RedriveDeadLettersResponse>, Status> {
         let engine = self.broker.engine()?;
         let commands = from_wire::redrive(request.get_ref())?;
+        let is_batch = commands.len() > 1;
         let mut results = Vec::with_capacity(commands.len());
         for answer in engine.apply_all(commands).await.map_err(Fault::from)? {
-            match answer.map_err(Fault::from)? {
+            let answer = answer.map_err(Fault::from);
+            match answer.map_err(|fault| if is_batch { fault.of_batch() } else { fault })? {
                 Reply::Redrive(reply) => results.push(to_wire::redriven(reply).into()),
                 other => unreachable!("a redrive is not answered by {other:?}"),
             }

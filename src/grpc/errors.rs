@@ -124,6 +124,16 @@ impl Fault {
         Self::new(Code::NotFound, reason::MESSAGE_NOT_FOUND, text)
     }
 
+    fn pages_moving(text: String) -> Self {
+        Self::new(Code::Unavailable, reason::PAGES_MOVING, text).retry_after(RETRY_SOON)
+    }
+
+    /// The same fault of one item in a batch that is answered as a whole: others may have been done.
+    pub(crate) fn of_batch(mut self) -> Self {
+        self.0.outcome = "unknown";
+        self
+    }
+
     /// The broker reads its store.
     pub(crate) fn recovering() -> Self {
         Self::new(Code::Unavailable, reason::RECOVERING, "the broker is starting and reads its store; try again")
@@ -232,9 +242,7 @@ impl From<Rejection> for Fault {
             Rejection::Produce(rejection) => rejection.into(),
             Rejection::Settle(rejection) => rejection.into(),
             Rejection::Find(rejection) => rejection.into(),
-            Rejection::PagesMoving => {
-                Self::new(Code::Unavailable, reason::PAGES_MOVING, rejection.to_string()).retry_after(RETRY_SOON)
-            }
+            Rejection::PagesMoving => Self::pages_moving(rejection.to_string()),
             Rejection::Damaged(_) => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, rejection.to_string()),
         }
     }
@@ -312,9 +320,7 @@ impl From<FindRejection> for Fault {
         match rejection {
             FindRejection::TopicNotFound(topic) => Self::topic_not_found(&topic),
             FindRejection::Invalid(invalid) => invalid.into(),
-            FindRejection::PagesMoving => {
-                Self::new(Code::Unavailable, reason::PAGES_MOVING, rejection.to_string()).retry_after(RETRY_SOON)
-            }
+            FindRejection::PagesMoving => Self::pages_moving(rejection.to_string()),
             FindRejection::Damaged(_) => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, rejection.to_string()),
         }
     }

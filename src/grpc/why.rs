@@ -79,7 +79,11 @@ fn waits_for(message: &Message) -> String {
                 DeliveryOutcome::LeaseExpired => "the lease expired",
                 DeliveryOutcome::Returned => "the consumer went away",
             };
-            format!("delivery {} ended because {outcome}; {} attempts are spent", entry.delivery, progress.attempts)
+            let spent = match progress.attempts {
+                1 => "1 attempt is spent".to_owned(),
+                spent => format!("{spent} attempts are spent"),
+            };
+            format!("delivery {} ended because {outcome}; {spent}", entry.delivery)
         }
     }
 }

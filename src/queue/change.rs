@@ -38,12 +38,19 @@ pub enum Change {
         at: Timestamp,
     },
     /// The broker stopped cleanly; valid only as the very last change of the store.
-    Closed {
-        /// When, by the broker's clock.
-        at: Timestamp,
-        /// Leases that stay valid over the restart.
-        leases: Vec<OpenLease>,
-    },
+    Closed(Closing),
+}
+
+/// A clean stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closing {
+    /// When, by the broker's clock.
+    pub at: Timestamp,
+    /// Leases that stay valid over the restart.
+    pub leases: Vec<OpenLease>,
+    /// After an unclean stop some time before: messages with a lower arrival number that were due at that instant may
+    /// have been delivered, and are flagged when they are delivered next.
+    pub suspected: Option<(Timestamp, u64)>,
 }
 
 /// A topic as stored.

@@ -119,7 +119,8 @@ impl Queue {
         let id = self.partial.iter().copied().find(|id| {
             let topic = &self.topics[id];
             let near_ready = || topic.ready.range(..topic.stored.frontier).nth(near.load_below).is_some();
-            !topic.loading && !topic.record.paused && topic.stored.frontier.0 <= horizon && !near_ready()
+            let may_load = !topic.loading && topic.load_again_at <= now && !topic.record.paused;
+            may_load && topic.stored.frontier.0 <= horizon && !near_ready()
         })?;
         let fold = self.folds;
         let topic = self.topic_mut(id);
@@ -136,7 +137,7 @@ impl Queue {
             .iter()
             .map(|id| &self.topics[id])
             .filter(|topic| !topic.loading && !topic.record.paused && topic.ready.len() <= near.load_below);
-        waits.map(|topic| topic.stored.frontier.0.minus(near.load_ahead_ms)).min()
+        waits.map(|topic| topic.stored.frontier.0.minus(near.load_ahead_ms).max(topic.load_again_at)).min()
     }
 
     /// Takes in what a load found. A load that a fold or a sweep has overtaken is dropped and asked for again.
@@ -157,9 +158,11 @@ impl Queue {
         }
     }
 
-    /// A load has failed; it is asked for again.
-    pub fn load_failed(&mut self, load: Load) {
-        self.topic_mut(load.topic).loading = false;
+    /// A load has failed; it is asked for again, but not before `again_at`.
+    pub fn load_failed(&mut self, load: Load, again_at: Timestamp) {
+        let topic = self.topic_mut(load.topic);
+        topic.loading = false;
+        topic.load_again_at = again_at;
     }
 
     /// Where on disk to look for the message that `command` names, if memory does not know it.

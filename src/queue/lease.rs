@@ -1,6 +1,6 @@
 //! Leasing ready messages, extending leases, and giving them back.
 
-use super::change::{Change, OpenLease};
+use super::change::{Change, Closing, OpenLease};
 use super::command::{ConsumerId, Delivery, FindRejection, LeaseRequest, SettleRejection};
 use super::entry::{Entry, Lease, State};
 use super::limits::{MAX_LEASE_BYTES, MAX_LEASE_MS, MIN_LEASE_MS};
@@ -163,7 +163,7 @@ impl Queue {
             }
         };
         let leases = self.leases.iter().map(|(_, arrival)| open(arrival)).collect();
-        effects.changes.push(Change::Closed { at: now, leases });
+        effects.changes.push(Change::Closed(Closing { at: now, leases, suspected: self.voided }));
     }
 
     pub(super) fn held_lease(&self, index: u32) -> &Lease {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 
-use super::change::{Change, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
+use super::change::{Change, Closing, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
 use super::command::ConsumerId;
 use super::entry::{Lease, State};
 use super::limits::Limits;
@@ -35,8 +35,8 @@ pub struct Restore {
     dedup: Vec<DedupRecord>,
     epoch: u32,
     reserved_through: u64,
-    /// The open leases if the last change was a clean stop.
-    closed: Option<Vec<OpenLease>>,
+    /// Set if the last change was a clean stop.
+    closed: Option<Closing>,
 }
 
 impl Restore {
@@ -79,7 +79,6 @@ impl Restore {
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
-        let clean = self.closed.is_some();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
         let mut queue = Queue {
@@ -99,7 +98,7 @@ impl Restore {
             gone_frozen: FxHashSet::default(),
             sweep: None,
             partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
-            voided: (!clean).then_some((now, self.reserved_through)),
+            voided: self.closed.as_ref().map_or(Some((now, self.reserved_through)), |closing| closing.suspected),
             next_arrival: self.reserved_through,
             reserved_through: self.reserved_through,
         };
@@ -117,7 +116,7 @@ impl Restore {
             let index = queue.insert(now, message, maybe_delivered);
             queue.entries[index as usize].born = 0;
         }
-        self.closed.into_iter().flatten().for_each(|lease| reopen(&mut queue, lease, effects));
+        self.closed.into_iter().flat_map(|closing| closing.leases).for_each(|lease| reopen(&mut queue, lease, effects));
         cancel_marked(&mut queue, now, effects);
         queue
     }
@@ -154,7 +153,7 @@ impl Restore {
             Change::Quarantined(_) => {}
             Change::ArrivalsReserved(through) => self.reserved_through = self.reserved_through.max(through),
             Change::Opened { epoch, .. } => self.epoch = self.epoch.max(epoch),
-            Change::Closed { leases, .. } => self.closed = Some(leases),
+            Change::Closed(closing) => self.closed = Some(closing),
         }
     }
 }

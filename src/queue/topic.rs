@@ -33,6 +33,8 @@ pub(super) struct Topic {
     pub(super) stored: Stored,
     /// A load of this topic is under way.
     pub(super) loading: bool,
+    /// After a load that failed: when the next one may be asked for.
+    pub(super) load_again_at: Timestamp,
 }
 
 impl Topic {
@@ -50,6 +52,7 @@ impl Topic {
             totals,
             stored,
             loading: false,
+            load_again_at: Timestamp::ZERO,
         }
     }
 

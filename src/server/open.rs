@@ -20,6 +20,9 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     if let Some((segment, offset)) = &opened.torn {
         tracing::warn!(%segment, offset, "the journal ended in a commit that was never answered; it was dropped");
     }
+    if let Some(fold) = opened.repeated_fold {
+        tracing::warn!(fold, "the page store had lost a fold, which the journal has repeated; check the disk");
+    }
     let parts = Parts::on_store(opened, restore, &clock);
     let engine = start(settings.engine, parts, clock).map_err(failed)?;
     watch_disk(&engine, settings).map_err(failed)?;

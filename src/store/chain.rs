@@ -10,7 +10,7 @@ use super::log::{SegmentFile, SegmentLog};
 use super::logged::Logged;
 use super::open_error::OpenError;
 use super::options::StoreOptions;
-use super::segment::{FoundRecord, HeaderState, JOURNAL_VERSION, Scan, SegmentHeader, scan};
+use super::segment::{FoundRecord, HeaderState, JOURNAL_VERSION, Scan, SegmentHeader, scan, written_bytes};
 use super::state::PagesState;
 
 /// The segments on the medium.
@@ -31,7 +31,7 @@ pub(super) fn find_segments(log: &dyn SegmentLog, identity: &Identity) -> Result
                 let path = log.name(file).into();
                 return Err(OpenError::NewerFormat { path, found, supported: JOURNAL_VERSION });
             }
-            HeaderState::Blank if contents.iter().any(|&byte| byte != 0) => {
+            HeaderState::Blank if written_bytes(&contents) > 0 => {
                 return Err(damaged("the header is gone"));
             }
             HeaderState::Blank => found.spares.push((file, bytes)),

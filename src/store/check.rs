@@ -365,7 +365,7 @@ pub fn set_aside(
     let aside = done.set_aside.clone();
     opened.committer.folded(done).map_err(|error| failed(&error))?;
     // Without leases a clean stop stays one.
-    if let Some(close) = clean.filter(|close| matches!(close, Change::Closed { leases, .. } if leases.is_empty())) {
+    if let Some(close) = clean.filter(|close| matches!(close, Change::Closed(closing) if closing.leases.is_empty())) {
         opened.committer.commit(&[close]).map_err(|error| failed(&error))?;
     }
     Ok(aside)

@@ -324,7 +324,7 @@ impl Committer {
     }
 
     fn write(&mut self, change: &Change) {
-        self.ledger.closed = matches!(change, Change::Closed { .. });
+        self.ledger.closed = matches!(change, Change::Closed(_));
         let start = self.record.len();
         match change {
             Change::TopicPut(topic) => {
@@ -357,7 +357,7 @@ impl Committer {
                 log_opened(&mut self.record, *epoch, *at);
                 self.ledger.epoch = self.ledger.epoch.max(*epoch);
             }
-            Change::Closed { at, leases } => log_closed(&mut self.record, *at, leases),
+            Change::Closed(closing) => log_closed(&mut self.record, closing),
         }
     }
 

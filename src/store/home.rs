@@ -294,7 +294,10 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
 fn write_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     |source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenError::NotWritable { path, source },
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::ReadOnlyFilesystem
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::NotFound => OpenError::NotWritable { path, source },
         _ => OpenError::io(format!("{} cannot be written", path.display()))(source),
     }
 }

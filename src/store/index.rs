@@ -56,7 +56,7 @@ pub(super) struct IndexRun {
 }
 
 impl IndexRun {
-    fn records(&self) -> u64 {
+    pub(super) fn records(&self) -> u64 {
         self.entries + self.removals
     }
 }

@@ -38,9 +38,9 @@ pub(super) const INDEX: u8 = 14;
 pub(super) const INDEX_LIST: u8 = 15;
 pub(super) const QUARANTINE: u8 = 16;
 
-/// Largest value, bytes: sixteen of them in one leaf stay below the size from which sled moves a leaf to a
-/// file of its own.
-pub(super) const MAX_VALUE_BYTES: usize = 7 * 1024;
+/// Largest value, bytes. sled splits a leaf of more than sixteen values, but not at once, and moves one of more than
+/// 128 KiB to a file of its own: twenty of these stay below.
+pub(super) const MAX_VALUE_BYTES: usize = 6 * 1024;
 
 /// Slot widths. A message is put into the level that its distance from the fold selects and stays there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! What a journal record holds: changes as they are written, with a move either whole or as a difference.
 
-use crate::queue::change::{DedupRecord, Finished, OpenLease, TopicRecord};
+use crate::queue::change::{Closing, DedupRecord, Finished, TopicRecord};
 use crate::queue::message::{HistoryEntry, Message, Place, Progress};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
@@ -32,7 +32,7 @@ pub(super) enum Logged {
     /// 8: the broker started.
     Opened { epoch: u32, at: Timestamp },
     /// 9: the broker stopped cleanly.
-    Closed { at: Timestamp, leases: Vec<OpenLease> },
+    Closed(Closing),
     /// 10: an unchanged message that fold `fold` leaves to the journal instead of the pages.
     Carried { fold: u64, message: Message },
     /// 11: fold `fold` of all commits up to `through` is durable in the pages.
@@ -64,7 +64,8 @@ impl Logged {
             9 => {
                 let at = time(input)?;
                 let leases = (0..input.count()?).map(|_| lease(input)).collect::<Result<Vec<_>, _>>()?;
-                Self::Closed { at, leases }
+                let suspected = option(input, |input| Ok((time(input)?, input.u64()?)))?;
+                Self::Closed(Closing { at, leases, suspected })
             }
             10 => Self::Carried { fold: input.u64()?, message: message(input)? },
             11 => Self::Folded { fold: input.u64()?, through: input.u64()? },
@@ -122,13 +123,17 @@ pub(super) fn log_opened(out: &mut Vec<u8>, epoch: u32, at: Timestamp) {
     put_time(out, at);
 }
 
-pub(super) fn log_closed(out: &mut Vec<u8>, at: Timestamp, leases: &[OpenLease]) {
+pub(super) fn log_closed(out: &mut Vec<u8>, closing: &Closing) {
     out.push(9);
-    put_time(out, at);
-    put_u64(out, leases.len() as u64);
-    for lease in leases {
+    put_time(out, closing.at);
+    put_u64(out, closing.leases.len() as u64);
+    for lease in &closing.leases {
         put_lease(out, lease);
     }
+    put_option(out, closing.suspected, |out, (at, arrival)| {
+        put_time(out, at);
+        put_u64(out, arrival);
+    });
 }
 
 pub(super) fn log_carried(out: &mut Vec<u8>, fold: u64, message: &Message) {

@@ -16,7 +16,7 @@ const STEPS: &str = "Nothing was changed. Keep a copy of the data directory and 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or a file in it cannot be written.
-    #[error("the data directory {} is not writable: {source}", path.display())]
+    #[error("the data directory cannot be used: {} is not writable: {source}", path.display())]
     NotWritable {
         /// What could not be written.
         path: PathBuf,

@@ -232,10 +232,10 @@ pub(super) fn restore_journal(
         sink(Restored::Change(Change::Opened { epoch: state.epoch, at: Timestamp::ZERO }));
     }
     chain.each_change(log, &mut |logged, bytes| {
-        ledger.closed = matches!(logged, Logged::Closed { .. });
+        ledger.closed = matches!(logged, Logged::Closed(_));
         if let Some(change) = replay(ledger, logged, bytes, state.mark.fold)? {
             // A clean stop that was followed by another start says nothing any more; the last one does.
-            if matches!(change, Change::Closed { .. }) {
+            if matches!(change, Change::Closed(_)) {
                 ledger.last_close = Some(change);
             } else {
                 sink(Restored::Change(change));
@@ -292,7 +292,7 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
             ledger.epoch = ledger.epoch.max(epoch);
             Change::Opened { epoch, at }
         }
-        Logged::Closed { at, leases } => Change::Closed { at, leases },
+        Logged::Closed(closing) => Change::Closed(closing),
         Logged::Carried { fold: by, message } => {
             let is_known = ledger.young.entry(message.id.arrival).is_some();
             if by == fold && !is_known {

@@ -166,10 +166,17 @@ pub(super) fn scan(segment: &[u8], header: &SegmentHeader) -> Scan {
         && segment[end..end + 4] != [0; 4];
     // Each lost record took at least one unit, so the commit numbers beyond the gap are bounded.
     let highest = commit + (segment.len() / ALIGNMENT) as u64;
-    let later = (end + ALIGNMENT..segment.len())
+    let later = (end + ALIGNMENT..written_bytes(segment))
         .step_by(ALIGNMENT)
         .find(|&offset| record_at(segment, offset, seed, commit..=highest).is_some());
     Scan { records, end, torn, later }
+}
+
+/// How much of a segment may have been written: up to the last block that is not all zero.
+pub(super) fn written_bytes(segment: &[u8]) -> usize {
+    const BLANK: [u8; 4096] = [0; 4096];
+    let blank = segment.rchunks(BLANK.len()).take_while(|block| **block == BLANK[..block.len()]);
+    segment.len() - blank.map(<[u8]>::len).sum::<usize>()
 }
 
 fn record_at(segment: &[u8], offset: usize, seed: u32, commits: std::ops::RangeInclusive<u64>) -> Option<FoundRecord> {

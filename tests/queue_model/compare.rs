@@ -17,14 +17,14 @@ pub(crate) fn answers(model: &Model, command: &Command, answer: &Answer, expecte
     let (mut answer, expected) = (without_wording(answer.clone()), without_wording(expected.clone()));
     if let (Ok(Reply::Leased(got)), Ok(Reply::Leased(want))) = (&mut answer, &expected) {
         for (got, want) in got.iter_mut().zip(want) {
-            // After a crash "may have been delivered before" is kept in memory: the next start may repeat or drop it.
+            // The queue tells it by the due time, which may also have been set to an instant before the crash since,
+            // if the clock was set back.
             let entry = model.entries.get(&got.receipt.id.arrival).expect("a leased message is live");
+            let is_before_crash = model.voided_at.is_some_and(|voided_at| entry.progress.due_at <= voided_at);
             let certain = entry.suspected_now || entry.progress.deliveries > 0;
             assert!(!certain || got.redelivered, "{} was delivered before, unflagged now", got.receipt.id);
-            // A message that became due in the very millisecond of the opening may be flagged.
-            let at_opening = entry.progress.due_at == model.opened_at;
             assert!(
-                got.redelivered <= (certain || want.redelivered || at_opening),
+                got.redelivered <= (certain || want.redelivered || entry.due_at_opening || is_before_crash),
                 "{} is flagged without cause",
                 got.receipt.id
             );

@@ -42,6 +42,8 @@ pub(crate) struct Model {
     pub(crate) epoch: u32,
     /// When this run of the broker began.
     pub(crate) opened_at: Timestamp,
+    /// When an unclean stop last made leases void.
+    pub(crate) voided_at: Option<Timestamp>,
     /// The latest instant that was passed in.
     clock: Timestamp,
     /// Messages due at or before this instant are ready.
@@ -84,6 +86,8 @@ pub(crate) struct Entry {
     pub(crate) suspected: bool,
     /// The same, at the start of the present run.
     pub(crate) suspected_now: bool,
+    /// It has been due in the very millisecond of the opening, so that its record looks as if it had been due before.
+    pub(crate) due_at_opening: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -195,6 +199,7 @@ impl Model {
             limits,
             epoch,
             opened_at,
+            voided_at: None,
             clock: opened_at,
             advanced_to: opened_at,
             interrupted: false,
@@ -209,6 +214,14 @@ impl Model {
     /// What the queue must answer.
     pub(crate) fn apply(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         self.clock = now;
+        let answer = self.answer(now, command, did);
+        for entry in self.entries.values_mut() {
+            entry.due_at_opening |= entry.progress.due_at == self.opened_at;
+        }
+        answer
+    }
+
+    fn answer(&mut self, now: Timestamp, command: &Command, did: &Did) -> Result<Reply, Rejection> {
         match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
@@ -286,6 +299,9 @@ impl Model {
         // Nothing has been advanced yet.
         self.interrupted = true;
         self.next_arrival = reserved;
+        if !clean {
+            self.voided_at = Some(now);
+        }
         for topic in &mut self.topics {
             topic.paced_since = now;
             topic.rate_wanted = false;
@@ -296,14 +312,18 @@ impl Model {
         arrivals.sort_by_key(|arrival| did.position(self.entries[arrival].id));
         for arrival in arrivals {
             let entry = self.entries.get_mut(&arrival).expect("just listed");
-            entry.suspected_now = false;
+            entry.due_at_opening = false;
             if clean {
+                // The suspicion outlives a clean stop as long as the due time still tells it.
+                let voided_at = self.voided_at.unwrap_or(Timestamp::ZERO);
+                entry.suspected_now &= entry.progress.due_at <= voided_at;
                 if let Some(lease) = &mut entry.lease {
                     lease.consumer = ConsumerId::NONE;
                 }
                 continue;
             }
             entry.lease = None;
+            entry.suspected_now = false;
             if entry.progress.dead.is_none() && entry.progress.due_at <= now {
                 (entry.suspected, entry.suspected_now) = (true, true);
             }

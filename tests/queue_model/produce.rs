@@ -118,6 +118,7 @@ impl Model {
             lease: None,
             suspected: false,
             suspected_now: false,
+            due_at_opening: false,
         };
         self.entries.insert(arrival, entry);
         self.topic_mut(topic).totals.produced += 1;

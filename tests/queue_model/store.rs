@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use duewheel::queue::change::{Change, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
+use duewheel::queue::change::{Change, Closing, DedupRecord, Finished, Restored, TopicRecord, Totals};
 use duewheel::queue::far::{Load, Loaded, Missing};
 use duewheel::queue::key_hash;
 use duewheel::queue::message::{Message, Place, TopicId};
@@ -43,7 +43,7 @@ pub(crate) struct Records {
     pub(crate) epoch: u32,
     pub(crate) opened_at: Timestamp,
     /// Set if the last change was a clean close.
-    pub(crate) closed: Option<(Timestamp, Vec<OpenLease>)>,
+    pub(crate) closed: Option<Closing>,
 }
 
 impl Store {
@@ -145,8 +145,8 @@ impl Store {
         if records.epoch > 0 {
             restored.push(Restored::Change(Change::Opened { epoch: records.epoch, at: records.opened_at }));
         }
-        if let Some((at, leases)) = records.closed.clone() {
-            restored.push(Restored::Change(Change::Closed { at, leases }));
+        if let Some(closing) = records.closed.clone() {
+            restored.push(Restored::Change(Change::Closed(closing)));
         }
         restored.extend(self.changes.iter().cloned().map(Restored::Change));
         restored
@@ -207,7 +207,7 @@ impl Records {
                 assert!(*epoch > self.epoch, "epochs ascend");
                 (self.epoch, self.opened_at) = (*epoch, *at);
             }
-            Change::Closed { at, leases } => self.closed = Some((*at, leases.clone())),
+            Change::Closed(closing) => self.closed = Some(closing.clone()),
         }
     }
 }

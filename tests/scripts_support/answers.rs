@@ -90,7 +90,7 @@ pub(crate) fn change(world: &World, change: &Change) -> String {
         Change::ArrivalsReserved(through) => format!("reserved arrival numbers below {through}"),
         Change::Quarantined(part) => format!("to be set aside: {part}"),
         Change::Opened { epoch, .. } => format!("opened, epoch {epoch}"),
-        Change::Closed { leases, .. } => format!("closed with {} open leases", leases.len()),
+        Change::Closed(closing) => format!("closed with {} open leases", closing.leases.len()),
     }
 }
 

@@ -55,7 +55,12 @@ impl Broker {
 
     /// Starts a broker in `data_dir` on the gRPC address `listen`, and waits until it serves.
     pub fn start_in(data_dir: Arc<TempDir>, listen: SocketAddr, flags: &[&str]) -> Self {
-        let mut child = duewheel()
+        Self::start_by(duewheel(), data_dir, listen, flags)
+    }
+
+    /// Starts a broker by a command that may have an environment of its own, and waits until it serves.
+    pub fn start_by(mut program: Command, data_dir: Arc<TempDir>, listen: SocketAddr, flags: &[&str]) -> Self {
+        let mut child = program
             .args(["serve", "--log-format", "json", "--http-listen", "127.0.0.1:0"])
             .arg("--listen")
             .arg(listen.to_string())

@@ -6,6 +6,7 @@ mod check;
 mod crash;
 mod damage;
 mod files;
+mod index;
 mod model;
 mod pages;
 mod quarantine;

@@ -77,7 +77,7 @@ impl Model {
             Change::Quarantined(_) => {}
             Change::ArrivalsReserved(through) => self.arrivals = self.arrivals.max(*through),
             Change::Opened { epoch, .. } => self.epoch = self.epoch.max(*epoch),
-            Change::Closed { .. } => self.closed = Some(change.clone()),
+            Change::Closed(_) => self.closed = Some(change.clone()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Every layout reads back what it wrote, and refuses what was cut short.
 
-use crate::queue::change::Totals;
+use crate::queue::change::{Closing, Totals};
 use crate::queue::message::TopicId;
 use crate::store::codec::{Malformed, Reader, put_u64, seal, unseal};
 use crate::store::keys::{Level, SlotKey};
@@ -57,6 +57,8 @@ fn every_change_reads_back_as_it_was_written() {
         let (topic, leases) = (samples.topic(TopicId(2)), vec![samples.lease(), samples.lease()]);
         let last = message.history.as_ref().and_then(|history| history.iter().last()).cloned();
         let (previous, at) = (finished.previous, finished.at);
+        let suspected = seed.is_multiple_of(2).then_some((at, seed));
+        let closing = Closing { at, leases, suspected };
         let arrival = message.id.arrival;
         let progress = message.progress;
         let part = samples.damaged_part();
@@ -75,7 +77,7 @@ fn every_change_reads_back_as_it_was_written() {
             (Logged::Dedup(dedup.clone()), written(|out| logged::log_dedup(out, &dedup))),
             (Logged::Arrivals(arrival), written(|out| logged::log_arrivals(out, arrival))),
             (Logged::Opened { epoch: 7, at }, written(|out| logged::log_opened(out, 7, at))),
-            (Logged::Closed { at, leases: leases.clone() }, written(|out| logged::log_closed(out, at, &leases))),
+            (Logged::Closed(closing.clone()), written(|out| logged::log_closed(out, &closing))),
             (
                 Logged::Carried { fold: 5, message: message.clone() },
                 written(|out| logged::log_carried(out, 5, &message)),

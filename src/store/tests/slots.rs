@@ -67,7 +67,7 @@ fn a_reader_finds_everything_in_slots_of_many_runs() {
 fn very_many_runs_of_few_pages_become_one() {
     let mut run = far_run(5, 50);
     let mut most_runs = 0;
-    for _ in 0..90 {
+    for _ in 0..80 {
         assert!(step_and_fold(&mut run, 14));
         let (runs, _) = widest(&run);
         assert!(runs <= 64, "{runs} runs");

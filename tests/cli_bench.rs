@@ -1,0 +1,147 @@
+//! `duewheel bench`: a tiny run of every workload against a broker process. Counts are checked, times are not.
+
+mod support;
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Broker, Ran, arg, program, send_signal, until};
+
+/// Runs a workload that must succeed; its line of JSON.
+fn bench(broker: &Broker, args: &[&str]) -> Value {
+    let data_dir = broker.data_dir.path().join("data");
+    let args = [&["bench"], args, &["--json", "--data-dir", arg(&data_dir)]].concat();
+    let text = broker.ok(&args);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let report: Value = serde_json::from_str(&text).expect("a line of JSON");
+    assert_eq!(report["workload"], args[1]);
+    assert_eq!((&report["peer"], &report["interrupted"]), (&"duewheel".into(), &false.into()));
+    for name in ["fsync_probe_ms", "raw_append_sync_s", "server_cpu_s"] {
+        assert!(report[name].is_number(), "{name}: {report}");
+    }
+    report
+}
+
+fn number(report: &Value, name: &str) -> u64 {
+    report[name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+#[test]
+fn w1_confirms_what_it_sends_over_streams_and_by_calls() {
+    let broker = Broker::start();
+    for args in [&["--batch", "100"][..], &["--batch", "100", "--frame", "30"], &["--batch", "1", "--unary"]] {
+        let all = [&["w1", "--conns", "2", "--n", "500", "--secs", "60"], args].concat();
+        let report = bench(&broker, &all);
+        for name in ["sent", "pending"] {
+            assert_eq!(number(&report, name), 500, "{report}");
+        }
+        assert!(report["confirm"]["p99_ms"].is_number() && report["msg_s"].is_number(), "{report}");
+    }
+}
+
+#[test]
+fn w2_and_lateness_receive_every_message_once_and_none_early() {
+    let broker = Broker::start();
+    let report = bench(&broker, &["w2", "--n", "200", "--span", "1"]);
+    let others =
+        ["lateness", "--n", "100", "--span", "1", "--pending", "1000", "--load", "--conns", "1", "--batch", "10"];
+    for (report, count) in [(report, 200), (bench(&broker, &others), 100)] {
+        for (name, want) in [("sent", count), ("acked", count), ("early", 0), ("duplicates", 0), ("refused", 0)] {
+            assert_eq!(number(&report, name), want, "{name}: {report}");
+        }
+        assert!(report["late"]["p50_ms"].is_number(), "{report}");
+    }
+    let table = broker.ok(&["bench", "w2", "--n", "10", "--span", "1"]);
+    assert!(table.lines().any(|line| line.starts_with("late ") && line.contains("p99")), "{table}");
+}
+
+#[test]
+fn w3_nacks_each_message_once_and_w5_acks_each_at_once() {
+    let broker = Broker::start();
+    for (workload, deliveries_each) in [("w3", 2), ("w5", 1)] {
+        let report = bench(&broker, &[workload, "--n", "1500", "--conns", "2", "--batch", "200"]);
+        for (name, want) in [("sent", 1_500), ("acked", 1_500), ("early", 0), ("duplicates", 0), ("refused", 0)] {
+            assert_eq!(number(&report, name), want, "{name}: {report}");
+        }
+        assert_eq!(report["sent_before_due"], true);
+        let stats = broker.json(&["stats"]);
+        let topics = stats["topics"].as_array().expect("topics").iter();
+        let prefix = format!("bench-{workload}-");
+        let of_run = |topic: &&Value| topic["topic"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        let deliveries: u64 = topics.filter(of_run).map(|topic| number(topic, "deliveries")).sum();
+        // The messages that warm up are delivered once.
+        assert_eq!(deliveries, 1_500 * deliveries_each + 1_500);
+    }
+}
+
+#[test]
+fn w4_kills_the_broker_and_finds_everything_after_its_restart() {
+    let mut broker = Broker::start();
+    let data_dir = broker.data_dir.path().join("data");
+    let keyed = bench(&broker, &["w4", "--n", "2000", "--keyed", "--load-only"]);
+    assert_eq!((number(&keyed, "sent"), number(&keyed, "pending")), (2_000, 2_000));
+    assert!(keyed.get("mem_mb").is_none(), "{keyed}");
+
+    let start = format!(
+        "exec {} serve --listen {} --http-listen 127.0.0.1:0 --data-dir {}",
+        program().display(),
+        broker.grpc,
+        data_dir.display()
+    );
+    let report = bench(&broker, &["w4", "--n", "3000", "--start-cmd", &start]);
+    for name in ["sent", "pending", "after_kill9"] {
+        assert_eq!(number(&report, name), 3_000, "{name}: {report}");
+    }
+    for name in ["load_s", "mem_mb", "disk_mb", "stats_ms", "restart_s", "mem_after_restart_mb"] {
+        assert!(report[name].is_number(), "{name}: {report}");
+    }
+    broker.wait();
+    let pid = std::fs::read_to_string(data_dir.join("LOCK")).expect("the broker holds it");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
+    rustix::process::kill_process(pid, Signal::TERM).expect("the broker that was started runs");
+    // It has nobody who waits for it, so it may stay in the table of processes as a zombie.
+    let state = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    until("the broker has ended", || std::fs::read_to_string(&state).map_or(true, |text| text.contains(") Z ")));
+
+    let no_directory = broker.run(&["bench", "w4", "--n", "1", "--start-cmd", "true"]);
+    assert_eq!(no_directory.code, 69, "the broker has ended: {no_directory:?}");
+}
+
+#[test]
+fn w6_and_steady_end_what_they_produce() {
+    let broker = Broker::start();
+    let timers = bench(&broker, &["w6", "--secs", "1", "--conns", "2", "--workers", "2", "--pool", "100"]);
+    assert_eq!(number(&timers, "unexpected"), 0, "{timers}");
+    assert_eq!(number(&timers, "fired"), number(&timers, "acked"), "{timers}");
+    let ended = number(&timers, "cancelled") + number(&timers, "fired");
+    assert!(ended > 0);
+    assert_eq!(number(&timers, "pending"), number(&timers, "pool") + number(&timers, "sent") - ended, "{timers}");
+
+    let steady = ["steady", "--secs", "1", "--delay", "100ms", "--conns", "1", "--batch", "50", "--ahead", "500"];
+    let steady = bench(&broker, &steady);
+    assert_eq!(number(&steady, "sent"), number(&steady, "acked"), "{steady}");
+    assert_eq!((number(&steady, "early"), number(&steady, "refused")), (0, 0), "{steady}");
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_what_was_measured_so_far() {
+    let broker = Broker::start();
+    let mut run = broker.command(&["bench", "w1", "--secs", "600", "--conns", "1", "--batch", "10", "--json"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    let has_messages = || {
+        let stats = broker.json(&["stats"]);
+        stats["topics"].as_array().is_some_and(|topics| topics.iter().any(|topic| number(topic, "scheduled") > 0))
+    };
+    until("messages are produced", has_messages);
+    send_signal(&run, Signal::INT);
+    let ran = Ran::of(run.wait_with_output().expect("it ends"), &["bench", "w1"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).expect("a line of JSON");
+    assert_eq!(report["interrupted"], true);
+    assert!(number(&report, "sent") > 0);
+    assert_eq!(number(&report, "sent"), number(&report, "pending"), "{report}");
+
+    let nobody = support::duewheel().args(["bench", "w1", "--endpoint", "http://127.0.0.1:1"]).output();
+    assert_eq!(Ran::of(nobody.expect("the program runs"), &[]).code, 69);
+}
