@@ -311,7 +311,8 @@ fn unreadable(error: &ReadError) -> Rejection {
     match error {
         ReadError::Overtaken => Rejection::PagesMoving,
         ReadError::Damaged { .. } => {
-            tracing::error!(%error, "a message cannot be read");
+            // The damage itself is told once, as an error.
+            tracing::debug!(%error, "a message cannot be read");
             Rejection::Damaged(error.to_string())
         }
     }
