@@ -41,7 +41,8 @@ fn new_message(topic: &TopicName, message: pb::NewMessage) -> Result<Produce, Fa
         topic: topic.clone(),
         key: optional(&message.key, Key::parse)?,
         headers: Headers::parse(message.headers)?,
-        body: message.body,
+        // On the wire a body is a part of the buffer of its frame, 8 KiB at least, and would keep all of it.
+        body: Bytes::copy_from_slice(&message.body),
         due: message.first_wait.map(first_wait).transpose()?,
         schedule: message.schedule.as_ref().map(message_schedule).transpose()?,
         max_attempts: Some(message.max_attempts).filter(|&max| max > 0),
