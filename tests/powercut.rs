@@ -12,8 +12,9 @@ mod image;
 mod support;
 
 use std::collections::HashSet;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -113,18 +114,28 @@ fn cut(file_system: &str, random: &mut fastrand::Rng, without_syncs: bool) -> Ou
     Outcome { confirmed: total, lost, opened: true }
 }
 
-/// True if a broker serves from this directory.
+/// True if a broker comes to serve from this directory, false if it refuses.
 fn can_open(data: &Path) -> bool {
     let mut child = duewheel()
-        .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--data-dir"])
+        .args([
+            "serve",
+            "--log-format",
+            "json",
+            "--listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
+            "--data-dir",
+        ])
         .arg(data)
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program runs");
-    std::thread::sleep(Duration::from_secs(2));
-    let is_running = child.try_wait().expect("a child can be asked").is_none();
+    let lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+    let serves = lines.map_while(Result::ok).any(|line| line.contains("\"message\":\"serving\""));
     let _ended = child.kill();
     child.wait().expect("a child can be waited for");
-    is_running
+    serves
 }
 
 /// Produces and acks until the broker is stopped, and gives what was confirmed before.
