@@ -6,7 +6,6 @@
 //! left to read when the store opens.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::vec;
 
 use crate::queue::change::Restored;
@@ -15,10 +14,11 @@ use crate::queue::message::{Message, MessageId, Place, TopicId};
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_u32, put_u64, seal, unseal};
-use super::keys::{INDEX, INDEX_LIST, MAX_VALUE_BYTES, parse_run_key, run_key, run_part_key};
+use super::keys::{INDEX, INDEX_LIST, MAX_VALUE_BYTES, run_key, run_part_key};
 use super::kv::{Batch, KvRead};
 use super::page::{PagesError, Put};
 use super::records::{put_time, time};
+use super::runs::load_runs;
 
 /// What the index says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,28 +69,9 @@ pub(super) type Index = BTreeMap<TopicId, TopicIndex>;
 
 /// Reads the list of the runs.
 pub(super) fn load_index_list(kv: &dyn KvRead) -> Result<Index, PagesError> {
-    let mut index = Index::new();
-    let mut problem = None;
-    kv.scan(&[INDEX_LIST], &mut |key, value| {
-        let read = || {
-            let (topic, run) = parse_run_key(key).ok_or(Malformed("not a key of a run"))?;
-            let mut input = Reader::new(unseal(key, value)?);
-            let entry = IndexRun { parts: input.u32()?, entries: input.u64()?, removals: input.u64()? };
-            input.finish()?;
-            Ok((topic, run, entry))
-        };
-        match read() {
-            Ok((topic, run, entry)) => {
-                index.entry(topic).or_default().insert(run, entry);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                problem = Some(PagesError::damaged(format!("list of the index {key:02x?}"))(error));
-                ControlFlow::Break(())
-            }
-        }
-    })?;
-    problem.map_or(Ok(index), Err)
+    load_runs(kv, INDEX_LIST, "list of the index", |input| {
+        Ok(IndexRun { parts: input.u32()?, entries: input.u64()?, removals: input.u64()? })
+    })
 }
 
 /// Gives every entry that holds to `sink`.

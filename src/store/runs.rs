@@ -83,13 +83,25 @@ pub(super) type RunIndex = BTreeMap<TopicId, BTreeMap<u64, RunEntry>>;
 
 /// Reads the index of the runs of `R`.
 pub(super) fn load_index<R: Remembered>(kv: &dyn KvRead) -> Result<RunIndex, PagesError> {
-    let mut index = RunIndex::new();
+    load_runs(kv, R::INDEX_KIND, "index of runs", |input| {
+        Ok(RunEntry { parts: input.u32()?, count: input.u64()?, latest: time(input)? })
+    })
+}
+
+/// Reads what is listed under `kind` by topic and run.
+pub(super) fn load_runs<E>(
+    kv: &dyn KvRead,
+    kind: u8,
+    what: &str,
+    read_entry: impl Fn(&mut Reader<'_>) -> Result<E, Malformed>,
+) -> Result<BTreeMap<TopicId, BTreeMap<u64, E>>, PagesError> {
+    let mut index: BTreeMap<TopicId, BTreeMap<u64, E>> = BTreeMap::new();
     let mut problem = None;
-    kv.scan(&[R::INDEX_KIND], &mut |key, value| {
+    kv.scan(&[kind], &mut |key, value| {
         let read = || {
             let (topic, run) = parse_run_key(key).ok_or(Malformed("not a key of a run"))?;
             let mut input = Reader::new(unseal(key, value)?);
-            let entry = RunEntry { parts: input.u32()?, count: input.u64()?, latest: time(&mut input)? };
+            let entry = read_entry(&mut input)?;
             input.finish()?;
             Ok((topic, run, entry))
         };
@@ -99,7 +111,7 @@ pub(super) fn load_index<R: Remembered>(kv: &dyn KvRead) -> Result<RunIndex, Pag
                 ControlFlow::Continue(())
             }
             Err(error) => {
-                problem = Some(PagesError::damaged(format!("index of runs {key:02x?}"))(error));
+                problem = Some(PagesError::damaged(format!("{what} {key:02x?}"))(error));
                 ControlFlow::Break(())
             }
         }
