@@ -125,6 +125,53 @@ fn w6_and_steady_end_what_they_produce() {
 }
 
 #[test]
+fn churn_keeps_its_number_alive_and_ends_all_but_the_one_that_stays() {
+    let broker = Broker::start();
+    let churn = ["churn", "--n", "300", "--span", "200ms", "--nacks", "2", "--secs", "2", "--samples", "2"];
+    let report = bench(&broker, &[&churn[..], &["--conns", "1", "--batch", "50"]].concat());
+    assert_eq!(number(&report, "sent"), number(&report, "acked"), "{report}");
+    assert!(number(&report, "sent") > 300, "{report}");
+    for (name, want) in [("early", 0), ("refused", 0), ("pending", 1)] {
+        assert_eq!(number(&report, name), want, "{name}: {report}");
+    }
+    let samples = report["samples"].as_array().expect("samples");
+    assert_eq!(samples.len(), 2);
+    for sample in samples {
+        assert!(sample["disk_mb"].is_number() && sample["mem_mb"].is_number(), "{report}");
+        assert!(sample["late"]["p99_ms"].is_number(), "{report}");
+        assert!((1..=351).contains(&number(sample, "live")), "{report}");
+    }
+    let stats = broker.json(&["stats"]);
+    let deliveries: u64 =
+        stats["topics"].as_array().expect("topics").iter().map(|topic| number(topic, "deliveries")).sum();
+    assert_eq!(deliveries, 3 * number(&report, "sent"));
+}
+
+#[test]
+fn overdue_messages_are_held_without_a_consumer_and_come_in_due_order() {
+    let mut broker = Broker::start();
+    let data_dir = broker.data_dir.path().join("data");
+    let start = format!(
+        "exec {} serve --listen {} --http-listen 127.0.0.1:0 --data-dir {}",
+        program().display(),
+        broker.grpc,
+        data_dir.display()
+    );
+    let overdue = ["overdue", "--n", "3000", "--overdue", "1000", "--span", "100ms", "--start-cmd", &start];
+    let report = bench(&broker, &overdue);
+    for (name, want) in [("sent", 3_000), ("pending", 3_000), ("delivered", 1_000), ("out_of_order", 0)] {
+        assert_eq!(number(&report, name), want, "{name}: {report}");
+    }
+    for name in ["restart_s", "mem_without_consumer_mb", "first_delivery_s", "peak_mem_mb"] {
+        assert!(report[name].is_number(), "{name}: {report}");
+    }
+    broker.wait();
+    let pid = std::fs::read_to_string(data_dir.join("LOCK")).expect("the broker holds it");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
+    rustix::process::kill_process(pid, Signal::TERM).expect("the broker that was started runs");
+}
+
+#[test]
 fn ctrl_c_ends_a_run_with_what_was_measured_so_far() {
     let broker = Broker::start();
     let mut run = broker.command(&["bench", "w1", "--secs", "600", "--conns", "1", "--batch", "10", "--json"]);

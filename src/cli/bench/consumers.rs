@@ -1,15 +1,15 @@
 //! Consuming: so many streams, every frame of deliveries settled by one frame, every message followed by its number.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::link::ConsumeLink;
-use super::messages::{WARM_UP, stated};
+use super::messages::{WARM_UP, mix, stated};
 use super::report::Spread;
 use super::run::Bench;
 use crate::cli::exit::{Exit, Failure};
@@ -32,8 +32,25 @@ pub(super) struct Plan {
     pub(super) window: u32,
     /// Messages whose deliveries are counted one by one, from number 0; others are acked and counted.
     pub(super) count: u64,
-    /// Each counted message is nacked once before it is acked.
-    pub(super) nack_first: bool,
+    /// What comes before the ack.
+    pub(super) nacks: Nacks,
+}
+
+/// How messages are nacked before they are acked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nacks {
+    /// Not at all.
+    Never,
+    /// Each counted message once, to come back after a second.
+    Once,
+    /// Every message so many times, to come back after a random part of the span each time. The lateness of each
+    /// delivery counts, against the due time that the broker names.
+    Cycle {
+        /// Nacks of a message.
+        times: u32,
+        /// Longest delay, milliseconds.
+        span_ms: u64,
+    },
 }
 
 /// What the consumers have seen.
@@ -72,6 +89,7 @@ impl Tally {
 pub(super) struct Consumers {
     tasks: JoinSet<(Tally, Result<(), Error>)>,
     acked: Arc<AtomicU64>,
+    recent: Arc<Mutex<Spread>>,
     end: watch::Sender<bool>,
 }
 
@@ -79,17 +97,23 @@ impl Consumers {
     /// Opens the streams; all are served when this returns.
     pub(super) async fn start(bench: &Bench, topic: &str, plan: Plan) -> Result<Self, Failure> {
         let acked = Arc::new(AtomicU64::new(0));
+        let recent = Arc::new(Mutex::new(Spread::new()));
         let (end, ended) = watch::channel(false);
         let seen: Arc<[AtomicU8]> = (0..plan.count).map(|_| AtomicU8::new(0)).collect();
         let mut tasks = JoinSet::new();
         for _ in 0..plan.consumers {
             let link = ConsumeLink::open(bench.endpoint(), topic, plan.window).await;
             let link = link.map_err(|error| Failure::call(format!("consume '{topic}'"), &error))?;
-            let (seen, acked) = (Arc::clone(&seen), Arc::clone(&acked));
-            let consumer = Consumer { link, plan, seen, acked, asked: VecDeque::new(), tally: Tally::new() };
+            let (seen, acked, recent) = (Arc::clone(&seen), Arc::clone(&acked), Arc::clone(&recent));
+            let consumer = Consumer { link, plan, seen, acked, recent, asked: VecDeque::new(), tally: Tally::new() };
             tasks.spawn(consumer.run(ended.clone()));
         }
-        Ok(Self { tasks, acked, end })
+        Ok(Self { tasks, acked, recent, end })
+    }
+
+    /// The lateness of what came since the last call; only a plan that nacks in cycles counts it.
+    pub(super) fn recent(&self) -> Spread {
+        std::mem::replace(&mut self.recent.lock().expect("nothing panics while it holds the spread"), Spread::new())
     }
 
     /// Counts messages whose ack is answered.
@@ -141,6 +165,8 @@ struct Consumer {
     /// How often each message was delivered.
     seen: Arc<[AtomicU8]>,
     acked: Arc<AtomicU64>,
+    /// Lateness since the last look at it.
+    recent: Arc<Mutex<Spread>>,
     /// Settlement frames without an answer: how many of their first settlements finish a message.
     asked: VecDeque<usize>,
     tally: Tally,
@@ -174,7 +200,7 @@ impl Consumer {
             match self.fate(&delivery, now_us) {
                 Fate::Finish => finishing.push(delivery.receipt),
                 Fate::Ack => others.push(delivery.receipt),
-                Fate::Nack => nacks.push(nack(delivery.receipt)),
+                Fate::Nack(delay_ms) => nacks.push(nack(delivery.receipt, delay_ms)),
             }
         }
         let mut finishing_left = finishing.len();
@@ -195,6 +221,9 @@ impl Consumer {
         if number >= WARM_UP {
             return Fate::Ack;
         }
+        if let Nacks::Cycle { times, span_ms } = self.plan.nacks {
+            return self.cycle(number, delivery, now_us, (times, span_ms));
+        }
         let counted = usize::try_from(number).ok().and_then(|number| self.seen.get(number));
         let before = counted.map_or(0, |seen| seen.fetch_add(1, Ordering::Relaxed));
         if before == 0 {
@@ -202,14 +231,28 @@ impl Consumer {
             self.tally.late.add(now_us.cast_signed() - instant_us.cast_signed());
             self.tally.last_first_us = now_us;
         }
-        match (self.plan.nack_first, before) {
-            (true, 0) => Fate::Nack,
+        match (self.plan.nacks == Nacks::Once, before) {
+            (true, 0) => Fate::Nack(NACK_DELAY_MS),
             (true, 1) | (false, 0) => Fate::Finish,
             _ => {
                 self.tally.duplicates += 1;
                 Fate::Ack
             }
         }
+    }
+
+    fn cycle(&mut self, number: u64, delivery: &pb::Delivery, now_us: u64, (times, span_ms): (u32, u64)) -> Fate {
+        if let Some(due_at) = delivery.due_at {
+            let due_us = due_at.seconds * 1_000_000 + i64::from(due_at.nanos) / 1_000;
+            let late_us = now_us.cast_signed() - due_us;
+            self.tally.late.add(late_us);
+            self.recent.lock().expect("nothing panics while it holds the spread").add(late_us);
+        }
+        self.tally.last_first_us = now_us;
+        if delivery.delivery > times {
+            return Fate::Finish;
+        }
+        Fate::Nack(1 + mix(number ^ u64::from(delivery.delivery) << 40) % span_ms.max(1))
     }
 
     fn settle(&mut self, finishing: usize, settlements: pb::Settlements) -> Result<(), Error> {
@@ -239,11 +282,11 @@ enum Fate {
     Finish,
     /// Acked, and not counted.
     Ack,
-    /// Nacked.
-    Nack,
+    /// Nacked, to come back after so many milliseconds.
+    Nack(u64),
 }
 
-fn nack(receipt: bytes::Bytes) -> pb::NackItem {
-    let delay = Some(span(NACK_DELAY_MS));
+fn nack(receipt: bytes::Bytes, delay_ms: u64) -> pb::NackItem {
+    let delay = Some(span(delay_ms));
     pb::NackItem { receipt, reason: pb::NackReason::NotYet.into(), delay, text: String::new() }
 }

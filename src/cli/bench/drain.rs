@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::consumers::{Consumers, Plan, Tally};
+use super::consumers::{Consumers, Nacks, Plan, Tally};
 use super::lateness::put_late;
 use super::load::{Load, LoadArgs, Loaded};
 use super::machine::Peak;
@@ -45,7 +45,8 @@ pub(super) struct DrainArgs {
 pub(super) async fn run(bench: &Bench, args: &DrainArgs, nack_first: bool) -> Result<Report, Failure> {
     let n = args.n.unwrap_or(if nack_first { 50_000 } else { 100_000 });
     let topic = bench.create_topic(if nack_first { "w3" } else { "w5" }).await?;
-    let plan = Plan { consumers: args.consumers, window: args.window, count: n, nack_first };
+    let nacks = if nack_first { Nacks::Once } else { Nacks::Never };
+    let plan = Plan { consumers: args.consumers, window: args.window, count: n, nacks };
     let consumers = Consumers::start(bench, &topic, plan).await?;
     let due_ms = wall_now().as_millis() + lead_ms(bench, args, &topic, n).await?;
     let peak = Peak::watch(&bench.place);

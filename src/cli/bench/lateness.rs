@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::consumers::{Consumers, Plan, Tally};
+use super::consumers::{Consumers, Nacks, Plan, Tally};
 use super::load::{Load, LoadArgs, Loaded};
 use super::messages::Due;
 use super::report::{Report, per_second, rounded};
@@ -120,7 +120,7 @@ async fn background(bench: &Bench, args: &LoadArgs) -> Result<Load, Failure> {
 
 async fn measure(bench: &Bench, measured: &Measured) -> Result<Report, Failure> {
     let topic = bench.create_topic("w2").await?;
-    let plan = Plan { consumers: 1, window: WINDOW, count: measured.n, nack_first: false };
+    let plan = Plan { consumers: 1, window: WINDOW, count: measured.n, nacks: Nacks::Never };
     let consumers = Consumers::start(bench, &topic, plan).await?;
     let from_ms = wall_now().as_millis() + LEAD_MS;
     let span_ms = measured.span * 1_000;

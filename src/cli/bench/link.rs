@@ -109,24 +109,26 @@ pub(super) struct ConsumeLink {
 }
 
 impl ConsumeLink {
-    /// Opens a connection with a stream that holds up to `window` messages, and waits until the broker serves it.
+    /// Opens a connection with a stream on an empty topic that holds up to `window` messages, and waits until the
+    /// broker serves it.
     pub(super) async fn open(endpoint: &str, topic: &str, window: u32) -> Result<Self, Error> {
+        let mut link = Self::ask(endpoint, topic, window).await?;
+        // Every settlement frame is answered, so an empty one tells when the stream is open. The topic is empty yet:
+        // nothing but this answer can come.
+        link.settle(pb::Settlements::default())?;
+        link.receive().await?;
+        Ok(link)
+    }
+
+    /// Opens a connection with a stream that holds up to `window` messages.
+    pub(super) async fn ask(endpoint: &str, topic: &str, window: u32) -> Result<Self, Error> {
         let mut queue = connect(endpoint).await?;
         let (frames, outgoing) = mpsc::unbounded_channel();
         let topics = vec![pb::TopicWindow { topic: topic.to_owned(), window, lease: None }];
         let start = pb::ConsumeStart { consumer: "bench".to_owned(), topics };
-        let mut link = Self {
-            incoming: {
-                send(&frames, pb::consume_request::Frame::Start(start))?;
-                // Every settlement frame is answered, so an empty one tells when the stream is open.
-                send(&frames, pb::consume_request::Frame::Settlements(pb::Settlements::default()))?;
-                queue.consume(UnboundedReceiverStream::new(outgoing)).await?.into_inner()
-            },
-            frames,
-        };
-        // The topic is empty yet: nothing but this answer can come.
-        link.receive().await?;
-        Ok(link)
+        send(&frames, pb::consume_request::Frame::Start(start))?;
+        let incoming = queue.consume(UnboundedReceiverStream::new(outgoing)).await?.into_inner();
+        Ok(Self { frames, incoming })
     }
 
     /// The next frame of the broker. Cancel safe.

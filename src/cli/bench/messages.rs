@@ -23,6 +23,8 @@ pub(super) enum Due {
     At(u64),
     /// Each so many milliseconds after it is sent.
     After(u64),
+    /// Each at a random moment within so many milliseconds after it is sent.
+    Within(u64),
     /// At random moments of a span, in no order.
     Scattered {
         /// Start of the span, milliseconds since 1970.
@@ -37,6 +39,7 @@ impl Due {
         match self {
             Self::At(at_ms) => at_ms,
             Self::After(delay_ms) => now_ms + delay_ms,
+            Self::Within(span_ms) => now_ms + 1 + mix(number) % span_ms.max(1),
             Self::Scattered { from_ms, span_ms } => from_ms + mix(number) % span_ms.max(1),
         }
     }

@@ -9,6 +9,7 @@
 //! that their results can be put side by side.
 
 mod backlog;
+mod churn;
 mod consumers;
 mod drain;
 mod lateness;
@@ -17,6 +18,7 @@ mod live;
 mod load;
 mod machine;
 mod messages;
+mod overdue;
 mod report;
 mod restart;
 mod run;
@@ -85,6 +87,10 @@ enum Workload {
     Steady(steady::SteadyArgs),
     /// w2 with many other messages pending, and under load
     Lateness(lateness::LatenessArgs),
+    /// Messages that come and go for a long time beside one that stays: disk, memory, lateness over time
+    Churn(churn::ChurnArgs),
+    /// A restart with very many messages that fell due meanwhile
+    Overdue(overdue::OverdueArgs),
 }
 
 impl Workload {
@@ -98,6 +104,8 @@ impl Workload {
             Self::W6(_) => "w6",
             Self::Steady(_) => "steady",
             Self::Lateness(_) => "lateness",
+            Self::Churn(_) => "churn",
+            Self::Overdue(_) => "overdue",
         }
     }
 }
@@ -138,5 +146,7 @@ async fn measure(bench: &mut Bench, workload: &Workload) -> Result<Report, Failu
         Workload::W6(args) => timers::run(bench, args).await,
         Workload::Steady(args) => steady::run(bench, args).await,
         Workload::Lateness(args) => lateness::run(bench, args).await,
+        Workload::Churn(args) => churn::run(bench, args).await,
+        Workload::Overdue(args) => overdue::run(bench, args).await,
     }
 }

@@ -32,14 +32,8 @@ pub(super) async fn run(
     command: &str,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    bench.phase("killing the broker", None);
     kill(bench).await?;
-    bench.phase("waiting until the broker serves", None);
-    let watch = Stopwatch::start();
-    let mut started = start(command)?;
-    let client = served(bench, topic, &mut started, &watch).await?;
-    report.put("restart_s", rounded(watch.elapsed().as_secs_f64()));
-    bench.place.process = holder(data_dir);
+    let client = start_and_wait(bench, topic, data_dir, command, report).await?;
     let counting = Stopwatch::start();
     let mut after = 0;
     while counting.elapsed() < COUNT_LIMIT && !bench.stop().is_requested() {
@@ -55,7 +49,26 @@ pub(super) async fn run(
     Ok(())
 }
 
-async fn kill(bench: &Bench) -> Result<(), Failure> {
+/// Starts the broker by `command` and waits until it answers a question about `topic`.
+pub(super) async fn start_and_wait(
+    bench: &mut Bench,
+    topic: &str,
+    data_dir: &Path,
+    command: &str,
+    report: &mut Report,
+) -> Result<Client, Failure> {
+    bench.phase("waiting until the broker serves", None);
+    let watch = Stopwatch::start();
+    let mut started = start(command)?;
+    let client = served(bench, topic, &mut started, &watch).await?;
+    report.put("restart_s", rounded(watch.elapsed().as_secs_f64()));
+    bench.place.process = holder(data_dir);
+    Ok(client)
+}
+
+/// Kills the broker and waits until its process has ended.
+pub(super) async fn kill(bench: &Bench) -> Result<(), Failure> {
+    bench.phase("killing the broker", None);
     let process = bench.place.process.expect("checked before the load");
     let failed =
         |text: String| Failure::new(Exit::Failed, format!("cannot kill the broker, process {process}: {text}"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::consumers::{Consumers, Plan};
+use super::consumers::{Consumers, Nacks, Plan};
 use super::lateness::put_late;
 use super::load::{Load, LoadArgs};
 use super::machine::Peak;
@@ -52,7 +52,7 @@ pub(super) struct SteadyArgs {
 /// Runs the steady workload.
 pub(super) async fn run(bench: &Bench, args: &SteadyArgs) -> Result<Report, Failure> {
     let topic = bench.create_topic("steady").await?;
-    let plan = Plan { consumers: args.consumers, window: args.window, count: 0, nack_first: false };
+    let plan = Plan { consumers: args.consumers, window: args.window, count: 0, nacks: Nacks::Never };
     let consumers = Consumers::start(bench, &topic, plan).await?;
     let acked = Arc::clone(consumers.acked());
     let limit = Duration::from_secs(args.secs);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use super::consumers::{Consumers, Plan};
+use super::consumers::{Consumers, Nacks, Plan};
 use super::machine::Peak;
 use super::messages::{BODY_BYTES, key, mix};
 use super::report::{Report, Spread, per_second, rounded};
@@ -87,7 +87,7 @@ impl Tally {
 /// Runs w6.
 pub(super) async fn run(bench: &Bench, args: &W6Args) -> Result<Report, Failure> {
     let topic = bench.create_topic("w6").await?;
-    let plan = Plan { consumers: 1, window: 1_000, count: 0, nack_first: false };
+    let plan = Plan { consumers: 1, window: 1_000, count: 0, nacks: Nacks::Never };
     let consumers = Consumers::start(bench, &topic, plan).await?;
     let mut workers = workers(bench, args, &topic).await?;
     let filling = bench.phase("pool filled", Some(args.pool));
