@@ -10,12 +10,14 @@
 mod args;
 mod bench;
 mod body;
+mod broker_command;
 mod check;
 mod config;
 mod consume;
 mod dead;
 mod exec;
 mod exit;
+mod live;
 mod log;
 mod message;
 mod message_view;
@@ -23,11 +25,13 @@ mod output;
 mod produce;
 mod produce_file;
 mod progress;
+mod random;
 mod serve;
 mod session;
 mod signals;
 mod stats;
 mod topic;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -94,6 +98,8 @@ enum ClientCommand {
     Stats(stats::StatsArgs),
     /// Measure a running broker with a defined workload
     Bench(bench::BenchArgs),
+    /// Put load on a broker, and prove that it keeps its promises
+    Verify(verify::VerifyArgs),
     /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if nobody answers
     #[command(after_long_help = "Examples:\n  duewheel health\n  duewheel health --endpoint http://10.0.0.7:7383")]
     Health,
@@ -140,6 +146,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
+            ClientCommand::Verify(args) => verify::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,
         }
     });

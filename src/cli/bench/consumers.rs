@@ -9,10 +9,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::link::ConsumeLink;
-use super::messages::{WARM_UP, mix, stated};
+use super::messages::{WARM_UP, stated};
 use super::report::Spread;
 use super::run::Bench;
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::random::mix;
 use crate::client::{Error, span};
 use crate::clock::wall_now_us;
 use crate::pb;

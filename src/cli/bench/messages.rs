@@ -5,6 +5,7 @@
 
 use bytes::{BufMut as _, BytesMut};
 
+use crate::cli::random::mix;
 use crate::client::instant;
 use crate::clock::wall_now;
 use crate::pb;
@@ -73,14 +74,6 @@ pub(super) fn key(number: u64) -> String {
 pub(super) fn stated(body: &[u8]) -> Option<(u64, u64)> {
     let word = |at: usize| body.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     (body.len() == BODY_BYTES).then_some((word(0)?, word(8)?))
-}
-
-/// A number without any visible order, the same for the same input.
-pub(super) fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }
 
 fn put_body(bodies: &mut BytesMut, number: u64, due_ms: u64) {

@@ -14,7 +14,6 @@ mod consumers;
 mod drain;
 mod lateness;
 mod link;
-mod live;
 mod load;
 mod machine;
 mod messages;

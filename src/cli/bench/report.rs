@@ -5,6 +5,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+pub(super) use crate::cli::live::per_second;
 use crate::cli::output::Sheet;
 
 /// Longest time that a spread tells apart, microseconds: an hour.
@@ -105,12 +106,6 @@ impl Spread {
 /// Two digits behind the point.
 pub(super) fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
-}
-
-/// `count` per second, whole.
-#[expect(clippy::cast_precision_loss, reason = "far below 2^52 messages")]
-pub(super) fn per_second(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { (count as f64 / seconds).round() } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52 microseconds")]

@@ -1,8 +1,6 @@
 //! A restart after `kill -9`: how long until the broker answers again, and what it holds then.
 
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,18 +8,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::machine::{holder, is_alive};
 use super::report::{Report, rounded};
 use super::run::{Bench, pending};
+use crate::cli::broker_command;
 use crate::cli::exit::{Exit, Failure};
-use crate::client::{Client, Error, Options};
+use crate::client::Client;
 use crate::clock::Stopwatch;
 
 /// How long the process may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How long the broker may take until it serves.
-const SERVE_LIMIT: Duration = Duration::from_mins(10);
 /// How long its count may stay behind.
 const COUNT_LIMIT: Duration = Duration::from_secs(30);
-/// Between two tries.
-const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// Kills the broker, starts it by `command`, waits until it answers and counts `topic`, which held `before`.
 pub(super) async fn run(
@@ -59,8 +54,8 @@ pub(super) async fn start_and_wait(
 ) -> Result<Client, Failure> {
     bench.phase("waiting until the broker serves", None);
     let watch = Stopwatch::start();
-    let mut started = start(command)?;
-    let client = served(bench, topic, &mut started, &watch).await?;
+    let mut started = broker_command::start(command)?;
+    let client = broker_command::serves(bench.endpoint(), topic, &mut started, (&watch, bench.stop())).await?;
     report.put("restart_s", rounded(watch.elapsed().as_secs_f64()));
     bench.place.process = holder(data_dir);
     Ok(client)
@@ -76,43 +71,4 @@ pub(super) async fn kill(bench: &Bench) -> Result<(), Failure> {
     kill_process(id, Signal::KILL).map_err(|error| failed(error.to_string()))?;
     bench.wait_until(END_LIMIT, || !is_alive(process)).await;
     if is_alive(process) { Err(failed("it does not end".to_owned())) } else { Ok(()) }
-}
-
-/// Starts the broker in a process group of its own, so that Ctrl-C ends the run and not the broker.
-fn start(command: &str) -> Result<Child, Failure> {
-    let spawned = Command::new("/bin/sh")
-        .args(["-c", command])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn();
-    let failed = |error| Failure::new(Exit::Failed, format!("cannot run '{command}': {error}"));
-    spawned.map_err(failed)
-}
-
-/// Tries until the broker answers a question about the topic.
-async fn served(bench: &Bench, topic: &str, started: &mut Child, watch: &Stopwatch) -> Result<Client, Failure> {
-    loop {
-        let tried: Result<Client, Error> = async {
-            let client = Client::connect(Options::new(bench.endpoint())).await?;
-            pending(&client, topic).await?;
-            Ok(client)
-        }
-        .await;
-        // A command that puts the broker into the background has ended well.
-        if let Ok(Some(status)) = started.try_wait()
-            && !status.success()
-        {
-            let text = format!("the command that starts the broker ended: {status}");
-            return Err(Failure::new(Exit::Failed, text).next("run it by hand to see what it says"));
-        }
-        match tried {
-            Ok(client) => return Ok(client),
-            Err(error) if watch.elapsed() > SERVE_LIMIT || bench.stop().is_requested() => {
-                return Err(Failure::call("reach the broker after its restart", &error));
-            }
-            Err(_) => tokio::time::sleep(TRY_AGAIN).await,
-        }
-    }
 }

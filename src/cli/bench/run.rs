@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::live::Live;
 use super::machine::Place;
 use crate::cli::exit::Failure;
+use crate::cli::live::Live;
 use crate::cli::signals::Stop;
 use crate::client::{Client, Error, Options};
 use crate::clock::{Stopwatch, wall_now};

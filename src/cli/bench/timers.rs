@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 
 use super::consumers::{Consumers, Nacks, Plan};
 use super::machine::Peak;
-use super::messages::{BODY_BYTES, key, mix};
+use super::messages::{BODY_BYTES, key};
 use super::report::{Report, Spread, per_second, rounded};
 use super::run::Bench;
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::random::Random;
 use crate::cli::signals::Stop;
 use crate::client::{CancelAnswer, Client, Due, Error, MessageRef, NewMessage, RescheduleAnswer};
 use crate::clock::Stopwatch;
@@ -136,7 +137,7 @@ async fn workers(bench: &Bench, args: &W6Args, topic: &str) -> Result<Vec<Worker
             pool_size: usize::try_from(args.pool.div_ceil(count)).unwrap_or(usize::MAX),
             next: number,
             step: count,
-            random: mix(number),
+            random: Random::new(number),
         });
     }
     Ok(workers)
@@ -171,7 +172,7 @@ struct Worker {
     /// Number of the next order; each worker takes every `step`th.
     next: u64,
     step: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Worker {
@@ -183,7 +184,7 @@ impl Worker {
             None => worker.pool.len() < worker.pool_size,
         };
         while goes_on(self) && !self.stop.is_requested() {
-            let count = 1 + self.draw(MAX_REQUEST);
+            let count = 1 + self.random.below(MAX_REQUEST);
             self.open(count, &mut tally).await?;
             if limit.is_none() {
                 done.fetch_add(count, Ordering::Relaxed);
@@ -193,7 +194,7 @@ impl Worker {
                 if self.pool.is_empty() || self.stop.is_requested() {
                     break;
                 }
-                let at = usize::try_from(self.draw(self.pool.len() as u64)).expect("an index of the pool");
+                let at = usize::try_from(self.random.below(self.pool.len() as u64)).expect("an index of the pool");
                 let number = self.pool.swap_remove(at);
                 self.end(number, &mut tally).await?;
                 done.fetch_add(1, Ordering::Relaxed);
@@ -224,7 +225,7 @@ impl Worker {
     async fn end(&mut self, number: u64, tally: &mut Tally) -> Result<(), Error> {
         let message = MessageRef::key(key(number));
         let watch = Stopwatch::start();
-        if self.draw(100) < CANCELLED_PERCENT {
+        if self.random.below(100) < CANCELLED_PERCENT {
             let answer = self.client.cancel(&self.topic, message, false).await?;
             tally.cancel.add_since(&watch);
             match answer {
@@ -240,11 +241,5 @@ impl Worker {
             }
         }
         Ok(())
-    }
-
-    /// A number below `end`, the same in every run.
-    fn draw(&mut self, end: u64) -> u64 {
-        self.random = mix(self.random);
-        self.random % end
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::JoinHandle;
 
-use super::report::per_second;
 use crate::clock::Stopwatch;
 
 /// Time between two looks at the count.
@@ -46,9 +45,18 @@ impl Live {
     /// The next part of the run begins: `verb` says what is done to each of `total`. Returns its counter.
     pub(super) fn phase(&self, verb: &'static str, total: Option<u64>) -> Arc<AtomicU64> {
         let done = Arc::new(AtomicU64::new(0));
-        let next = Phase { verb, done: Arc::clone(&done), total, since: Stopwatch::start() };
-        *self.phase.lock().expect("nothing panics while it holds the phase") = next;
+        self.count(verb, &done, total);
         done
+    }
+
+    /// The next part of the run begins: `verb` says what happened to what `done` counts.
+    pub(super) fn phase_of(&self, verb: &'static str, done: &Arc<AtomicU64>) {
+        self.count(verb, done, None);
+    }
+
+    fn count(&self, verb: &'static str, done: &Arc<AtomicU64>, total: Option<u64>) {
+        let next = Phase { verb, done: Arc::clone(done), total, since: Stopwatch::start() };
+        *self.phase.lock().expect("nothing panics while it holds the phase") = next;
     }
 }
 
@@ -91,4 +99,10 @@ impl Phase {
             _ => format!("{}: {done}{of}, {}/s, {seconds:.0} s", self.verb, per_second(done, seconds)),
         }
     }
+}
+
+/// `count` per second, whole.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52 messages")]
+pub(super) fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { (count as f64 / seconds).round() } else { 0.0 }
 }

@@ -1,0 +1,173 @@
+//! A consumer: acks, nacks, extends, breaks its stream, and now and then forgets a delivery until its lease expires.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+
+use super::ledger::{Arrival, Ledger, Settled};
+use super::producer::{body, key};
+use super::tally::{Operation, Result as Answer};
+use super::world::World;
+use crate::cli::random::Random;
+use crate::pb;
+use crate::pb::queue_service_client::QueueServiceClient;
+
+/// Messages that one consumer may hold.
+const WINDOW: u32 = 50;
+/// Between two looks at how far the run is.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Consumes until the run is over.
+pub(super) async fn run(world: Arc<World>, seed: u64) {
+    let mut random = Random::new(seed);
+    while let Some(channel) = world.connect().await {
+        let (frames, outgoing) = mpsc::unbounded_channel();
+        let window = pb::TopicWindow { topic: world.topic.clone(), window: WINDOW, lease: None };
+        let start = pb::ConsumeStart { consumer: "verify".to_owned(), topics: vec![window] };
+        send(&frames, pb::consume_request::Frame::Start(start));
+        let opened = QueueServiceClient::new(channel).consume(UnboundedReceiverStream::new(outgoing)).await;
+        if let Ok(stream) = opened {
+            let mut consumer =
+                Stream { world: &world, random: &mut random, frames, asked: VecDeque::new(), open: HashSet::new() };
+            consumer.serve(stream.into_inner()).await;
+            consumer.broke();
+        }
+    }
+}
+
+fn send(frames: &mpsc::UnboundedSender<pb::ConsumeRequest>, frame: pb::consume_request::Frame) {
+    // A broken stream is seen by the next read.
+    let _broken = frames.send(pb::ConsumeRequest { frame: Some(frame) });
+}
+
+/// A settlement without an answer.
+struct Asked {
+    operation: Operation,
+    number: u64,
+    delivery: u32,
+    at_us: u64,
+    /// The least wait if it is a nack, microseconds.
+    wait_us: u64,
+}
+
+/// One open stream.
+struct Stream<'a> {
+    world: &'a World,
+    random: &'a mut Random,
+    frames: mpsc::UnboundedSender<pb::ConsumeRequest>,
+    asked: VecDeque<Asked>,
+    /// Deliveries whose settlement was not answered.
+    open: HashSet<(u64, u32)>,
+}
+
+impl Stream<'_> {
+    fn ledger(&self) -> &Ledger {
+        &self.world.ledger
+    }
+
+    /// Serves until the stream breaks or everything is over.
+    async fn serve(&mut self, mut incoming: Streaming<pb::ConsumeResponse>) {
+        while !self.world.is_over() {
+            let next = tokio::time::timeout(LOOK_EVERY, incoming.message()).await;
+            let Ok(message) = next else { continue };
+            let Ok(Some(response)) = message else { return };
+            for results in response.settled {
+                results.results.into_iter().for_each(|result| self.answered(result));
+            }
+            for delivery in response.deliveries {
+                self.work(&delivery);
+            }
+            // A consumer that goes away in the middle gives its leases back.
+            if !self.world.is_draining() && self.random.below(5_000) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The stream is over: what was not answered may or may not have been done, and may come again.
+    fn broke(self) {
+        for Asked { operation, .. } in &self.asked {
+            self.ledger().answered(*operation, Answer::Unknown, 1);
+        }
+        self.ledger().note_in_flight(self.open.len() as u64);
+    }
+
+    fn work(&mut self, delivery: &pb::Delivery) {
+        let number = delivery.key.strip_prefix("order-").and_then(|number| number.parse().ok()).unwrap_or(0);
+        if delivery.key != key(number) || delivery.body != body(number) {
+            self.ledger().unexpected(number, "body or key are not those that were produced");
+        }
+        if !self.ledger().delivered(number, Arrival::of(delivery)) {
+            return;
+        }
+        self.open.insert((number, delivery.delivery));
+        let receipt = delivery.receipt.clone();
+        let choice = if self.world.is_draining() { 0 } else { self.random.below(100) };
+        let mut settlements = pb::Settlements::default();
+        let ask = |stream: &mut Self, operation, at_us, wait_us| {
+            stream.asked.push_back(Asked { operation, number, delivery: delivery.delivery, at_us, wait_us });
+        };
+        match choice {
+            60..=92 => {
+                let at_us = self.ledger().nack_asked(number);
+                let (reason, wait_us) = if choice < 85 {
+                    (pb::NackReason::NotYet, self.world.tier_us(delivery.attempt))
+                } else {
+                    (pb::NackReason::Failed, self.world.error_wait_us())
+                };
+                settlements.nacks.push(pb::NackItem { receipt, reason: reason.into(), ..pb::NackItem::default() });
+                ask(self, Operation::Nack, at_us, wait_us);
+            }
+            // Forgotten: the lease expires.
+            93..=94 => return,
+            _ => {
+                let at_us = self.ledger().ack_asked(number);
+                settlements.acks.push(receipt.clone());
+                ask(self, Operation::Ack, at_us, 0);
+                if choice >= 95 {
+                    // Too late: the ack before it has ended the lease.
+                    settlements.extends.push(pb::ExtendItem { receipt, lease: None });
+                    ask(self, Operation::Extend, at_us, 0);
+                }
+            }
+        }
+        send(&self.frames, pb::consume_request::Frame::Settlements(settlements));
+    }
+
+    fn answered(&mut self, result: pb::SettlementResult) {
+        let Some(asked) = self.asked.pop_front() else {
+            return self.ledger().unexpected(0, "an answer to a settlement that nobody asked for");
+        };
+        let Asked { operation, number, delivery, at_us, wait_us } = asked;
+        let settled = match result.result {
+            Some(pb::settlement_result::Result::Acked(_)) => Some(Settled::Acked),
+            Some(pb::settlement_result::Result::Nacked(nacked)) if nacked.dead => Some(Settled::Dead),
+            Some(pb::settlement_result::Result::Nacked(nacked)) if nacked.cancelled => Some(Settled::Cancelled),
+            Some(pb::settlement_result::Result::Nacked(_)) => Some(Settled::Waits(wait_us)),
+            Some(pb::settlement_result::Result::Extended(_)) => None,
+            Some(pb::settlement_result::Result::Error(status)) => {
+                return self.refused(&asked, &status);
+            }
+            None => return self.ledger().unexpected(number, "an empty answer to a settlement"),
+        };
+        self.ledger().answered(operation, Answer::Ok, 1);
+        if let Some(settled) = settled {
+            self.open.remove(&(number, delivery));
+            self.ledger().settled(number, delivery, at_us, settled);
+        }
+    }
+
+    fn refused(&mut self, asked: &Asked, status: &tonic_types::pb::Status) {
+        let is = |code: tonic::Code| status.code == code as i32;
+        self.ledger().answered(asked.operation, Answer::Failed, 1);
+        if is(tonic::Code::FailedPrecondition) || is(tonic::Code::NotFound) {
+            self.open.remove(&(asked.number, asked.delivery));
+        } else if !is(tonic::Code::Unavailable) {
+            self.ledger().unexpected(asked.number, &format!("{:?}: {status:?}", asked.operation));
+        }
+    }
+}
