@@ -1,4 +1,4 @@
-//! The README's tour, typed as it stands there: every command must succeed and print what is shown.
+//! The README's tour and the guide, typed as they stand there: every command must succeed and print what is shown.
 //!
 //! In the output shown, `…` stands for any text; a line that is only `…` stands for any lines.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use support::{Broker, duewheel, program};
 
-/// A command of the tour and the output shown under it.
+/// A command and the output shown under it.
 struct Step {
     command: String,
     shown: Vec<String>,
@@ -16,9 +16,19 @@ struct Step {
 
 #[test]
 fn every_command_of_the_tour_does_what_the_readme_shows() {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("a README");
-    let steps = steps(&readme);
-    assert!(steps.len() >= 12, "the tour has {} commands", steps.len());
+    type_commands("README.md", 12);
+}
+
+#[test]
+fn every_command_of_the_guide_does_what_it_shows() {
+    type_commands("docs/guide.md", 20);
+}
+
+/// Types the commands of a page, of which there must be so many at least, to a broker of its own.
+fn type_commands(page: &str, at_least: usize) {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).expect("a page");
+    let steps = steps(&text);
+    assert!(steps.len() >= at_least, "{page} has {} commands", steps.len());
     let broker = Broker::start();
     let directory = program().parent().expect("a program is in a directory");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").expect("a PATH"));
@@ -32,7 +42,7 @@ fn every_command_of_the_tour_does_what_the_readme_shows() {
         let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
         assert!(
             shows(&step.shown, &lines),
-            "{}\nthe README shows:\n{}\nit printed:\n{printed}",
+            "{}\n{page} shows:\n{}\nit printed:\n{printed}",
             step.command,
             step.shown.join("\n")
         );
@@ -51,10 +61,10 @@ fn the_command_that_runs_the_broker_is_the_one_that_the_program_has() {
 }
 
 /// The commands in the console blocks.
-fn steps(readme: &str) -> Vec<Step> {
+fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_console = false;
-    for line in readme.lines() {
+    for line in page.lines() {
         match line.strip_prefix("$ ") {
             _ if line.starts_with("```") => is_console = line == "```console",
             Some(command) if is_console => steps.push(Step { command: command.to_owned(), shown: Vec::new() }),
