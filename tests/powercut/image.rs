@@ -6,8 +6,9 @@
 //! it is mounted would not do: the file system goes on writing while the copy is made, and the copy is a disk that
 //! never was.)
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// Room for many generations and their pages.
 const SIZE: &str = "600M";
@@ -20,7 +21,11 @@ pub(crate) struct Image {
 }
 
 /// A mounted image; dropping it unmounts.
-pub(crate) struct Mounted<'a>(&'a Image);
+pub(crate) struct Mounted<'a> {
+    image: &'a Image,
+    /// Holds the file system until it is used or told to end.
+    power_switch: Child,
+}
 
 impl Image {
     /// Makes an image in `scratch`, which must outlive it.
@@ -39,24 +44,30 @@ impl Image {
     /// Mounts it, which repeats the log of the file system if the power was cut.
     pub(crate) fn mount(&self) -> Mounted<'_> {
         run(Command::new("mount").args(["-o", "loop"]).arg(&self.file).arg(&self.at));
-        Mounted(self)
+        let power_switch = Command::new(&self.power_switch).arg(&self.at).stdin(Stdio::piped()).spawn();
+        Mounted { image: self, power_switch: power_switch.expect("what was compiled runs") }
     }
 }
 
 impl Mounted<'_> {
     pub(crate) fn path(&self) -> &Path {
-        &self.0.at
+        &self.image.at
     }
 
     /// Nothing reaches the disk from now on.
-    pub(crate) fn cut_power(&self) {
-        run(Command::new(&self.0.power_switch).arg(&self.0.at));
+    pub(crate) fn cut_power(&mut self) {
+        let stdin = self.power_switch.stdin.as_mut().expect("stdin is piped");
+        stdin.write_all(b"!").and_then(|()| stdin.flush()).expect("the switch waits");
+        let status = self.power_switch.wait().expect("a child can be waited for");
+        assert!(status.success(), "{status}");
     }
 }
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let at = &self.0.at;
+        drop(self.power_switch.stdin.take());
+        let _ended = self.power_switch.wait();
+        let at = &self.image.at;
         if std::thread::panicking() {
             // Whatever still holds it, the mount and its loop device go when that does.
             let _ended = Command::new("umount").arg("--lazy").arg(at).status();

@@ -4,11 +4,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use duewheel::clock::wall_now;
 use duewheel::pb::{Delivery, MessageInfo, MessageState, Outcome};
+use fastrand::Rng;
 
 /// Orders wait their turn to be cancelled, so that their messages are in pages by then.
 const CANCEL_LAG: usize = 2_000;
 /// So many wrongs are shown one by one.
 const SHOWN: usize = 5;
+
+/// So many orders, about, are verified again although nothing was done to them.
+const SAMPLE: usize = 500;
 
 /// One order: one message, and what was answered about it.
 #[derive(Clone, Default)]
@@ -21,6 +25,8 @@ struct Order {
     /// Settlements and cancels that were sent may hold, answered or not.
     is_end_asked: bool,
     ended: Option<Outcome>,
+    /// Since it was last verified.
+    is_changed: bool,
 }
 
 /// What must not happen, counted.
@@ -108,16 +114,20 @@ impl Ledger {
         chosen
     }
 
-    /// The orders whose produce was confirmed.
-    pub(crate) fn orders(&self) -> Vec<usize> {
+    /// Confirmed orders to look at: all of them, or those that have changed since they were looked at and some more.
+    pub(crate) fn to_verify(&self, random: &mut Rng, all: bool) -> Vec<usize> {
         let book = self.book();
-        (0..book.orders.len()).filter(|&number| book.orders[number].due_at.is_some()).collect()
+        let count = book.orders.len();
+        let mut is_sample = || random.usize(0..count) < SAMPLE;
+        let mut is_chosen = |order: &Order| order.due_at.is_some() && (all || order.is_changed || is_sample());
+        (0..book.orders.len()).filter(|&number| is_chosen(&book.orders[number])).collect()
     }
 
     /// What the broker now says of a confirmed order; `None`: it does not know it. What it says holds from then on.
     pub(crate) fn found(&self, number: usize, message: Option<&MessageInfo>) {
         let mut book = self.book();
         let order = &mut book.orders[number];
+        order.is_changed = false;
         let Some(message) = message else {
             return book.wrong(|wrongs| &mut wrongs.lost, || format!("order {number} is not known"));
         };
@@ -156,6 +166,7 @@ impl Ledger {
 
     fn confirm(&self, number: usize, change: impl FnOnce(&mut Order)) {
         let mut book = self.book();
+        book.orders[number].is_changed = true;
         change(&mut book.orders[number]);
         book.confirmed += 1;
     }

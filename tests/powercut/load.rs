@@ -24,6 +24,8 @@ const BATCH: usize = 50;
 const CANCELS: usize = 16;
 /// One delivery in so many is nacked.
 const NACK_EVERY: usize = 8;
+/// What is nacked is not due again before the end of the test.
+const NACK_DELAY_S: i64 = 900;
 /// After a cut nobody answers; a client gives up then.
 const GIVES_UP: Duration = Duration::from_millis(500);
 
@@ -73,8 +75,8 @@ pub(crate) async fn connect(address: SocketAddr) -> QueueServiceClient<Channel> 
     QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"))
 }
 
-pub(crate) fn by_key(number: usize) -> Option<MessageRef> {
-    Some(MessageRef { r#ref: Some(message_ref::Ref::Key(format!("order-{number}"))) })
+pub(crate) fn by_key(number: usize) -> MessageRef {
+    MessageRef { r#ref: Some(message_ref::Ref::Key(format!("order-{number}"))) }
 }
 
 /// What is asked of a broker whose power may be cut: `None` then.
@@ -140,7 +142,8 @@ async fn consume(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, i
     }
 }
 
-/// Fetches some messages and acks most of them, and nacks the rest; how many came. `None` if nobody answers.
+/// Fetches some messages and acks most of them, and nacks the rest; how many came. `None` if nobody answers,
+/// or too late to count.
 async fn settle(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
@@ -155,42 +158,64 @@ async fn settle(
     let came = deliveries.len();
     let (nacked, acked): (Vec<_>, Vec<_>) =
         deliveries.into_iter().partition(|delivery| number(delivery).is_multiple_of(NACK_EVERY));
-    if !acked.is_empty() {
-        let numbers: Vec<usize> = acked.iter().map(number).collect();
-        numbers.iter().for_each(|&number| ledger.end_asked(number));
-        let receipts = acked.into_iter().map(|delivery| delivery.receipt).collect();
-        let results = answer(client.ack(AckRequest { receipts })).await?.results;
-        if is_over.load(Ordering::SeqCst) {
-            return None;
-        }
-        for (number, result) in numbers.into_iter().zip(results) {
-            if let Some(settlement_result::Result::Acked(_)) = result.result {
-                ledger.ended(number, Outcome::Acked);
-            }
-        }
-    }
-    if !nacked.is_empty() {
-        let numbers: Vec<usize> = nacked.iter().map(number).collect();
-        numbers.iter().for_each(|&number| ledger.nack_asked(number));
-        let delay = Some(prost_types::Duration { seconds: 900, nanos: 0 });
-        let nack = |delivery: Delivery| NackItem {
-            receipt: delivery.receipt,
-            reason: NackReason::NotYet.into(),
-            delay,
-            text: String::new(),
-        };
-        let request = NackRequest { nacks: nacked.into_iter().map(nack).collect() };
-        let results = answer(client.nack(request)).await?.results;
-        if is_over.load(Ordering::SeqCst) {
-            return None;
-        }
-        for (number, result) in numbers.into_iter().zip(results) {
-            if let Some(settlement_result::Result::Nacked(_)) = result.result {
-                ledger.nacked(number);
-            }
-        }
-    }
+    ack(client, ledger, is_over, acked).await?;
+    nack(client, ledger, is_over, nacked).await?;
     Some(came)
+}
+
+async fn ack(
+    client: &mut QueueServiceClient<Channel>,
+    ledger: &Ledger,
+    is_over: &AtomicBool,
+    deliveries: Vec<Delivery>,
+) -> Option<()> {
+    if deliveries.is_empty() {
+        return Some(());
+    }
+    let numbers: Vec<usize> = deliveries.iter().map(number).collect();
+    for &number in &numbers {
+        ledger.end_asked(number);
+    }
+    let receipts = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+    let results = answer(client.ack(AckRequest { receipts })).await?.results;
+    if is_over.load(Ordering::SeqCst) {
+        return None;
+    }
+    for (number, result) in numbers.into_iter().zip(results) {
+        if let Some(settlement_result::Result::Acked(_)) = result.result {
+            ledger.ended(number, Outcome::Acked);
+        }
+    }
+    Some(())
+}
+
+async fn nack(
+    client: &mut QueueServiceClient<Channel>,
+    ledger: &Ledger,
+    is_over: &AtomicBool,
+    deliveries: Vec<Delivery>,
+) -> Option<()> {
+    if deliveries.is_empty() {
+        return Some(());
+    }
+    let numbers: Vec<usize> = deliveries.iter().map(number).collect();
+    for &number in &numbers {
+        ledger.nack_asked(number);
+    }
+    let delay = Some(prost_types::Duration { seconds: NACK_DELAY_S, nanos: 0 });
+    let (reason, text) = (NackReason::NotYet.into(), String::new());
+    let item = |delivery: Delivery| NackItem { receipt: delivery.receipt, reason, delay, text: text.clone() };
+    let nacks = deliveries.into_iter().map(item).collect();
+    let results = answer(client.nack(NackRequest { nacks })).await?.results;
+    if is_over.load(Ordering::SeqCst) {
+        return None;
+    }
+    for (number, result) in numbers.into_iter().zip(results) {
+        if let Some(settlement_result::Result::Nacked(_)) = result.result {
+            ledger.nacked(number);
+        }
+    }
+    Some(())
 }
 
 async fn cancel(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is_over: Arc<AtomicBool>) {
@@ -200,7 +225,8 @@ async fn cancel(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for number in numbers {
-            let request = CancelRequest { topic: TOPIC.to_owned(), message: by_key(number), when_lease_ends: false };
+            let request =
+                CancelRequest { topic: TOPIC.to_owned(), message: Some(by_key(number)), when_lease_ends: false };
             let Some(response) = answer(client.cancel(request)).await else { return };
             if is_over.load(Ordering::SeqCst) {
                 return;
