@@ -21,6 +21,8 @@ mod image;
 mod ledger;
 #[path = "powercut/load.rs"]
 mod load;
+#[path = "powercut/pages.rs"]
+mod pages;
 #[path = "powercut/process.rs"]
 mod process;
 mod support;
@@ -56,15 +58,8 @@ const CONTROL_LOAD: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn what_was_confirmed_before_a_power_cut_is_there_after_it() {
-    let Some(rounds) = number_from_env("DUEWHEEL_POWERCUTS") else {
-        println!("not asked for: set DUEWHEEL_POWERCUTS to the number of rounds per file system");
-        return;
-    };
-    let seed = number_from_env("DUEWHEEL_SEED").unwrap_or_else(|| fastrand::u64(0..1 << 40));
-    println!("DUEWHEEL_SEED={seed}");
-    let only = std::env::var("DUEWHEEL_POWERCUT_FS").ok();
-    let mut random = Rng::with_seed(seed);
-    for file_system in ["ext4", "xfs"].into_iter().filter(|&name| only.as_deref().is_none_or(|only| only == name)) {
+    let Some((rounds, mut random)) = asked_for() else { return };
+    for file_system in file_systems() {
         let mut tally = Tally::default();
         for first in (0..rounds).step_by(usize::try_from(ROUNDS_PER_DISK).expect("small")) {
             let rounds = first..rounds.min(first + ROUNDS_PER_DISK);
@@ -76,6 +71,38 @@ fn what_was_confirmed_before_a_power_cut_is_there_after_it() {
         println!("{file_system}, without any sync: {control}");
         assert!(control.lost > 0, "without syncs nothing was lost: the cut cuts nothing");
     }
+}
+
+#[test]
+fn the_page_store_comes_back_with_its_last_durable_fold_or_a_later_one() {
+    let Some((cuts, mut random)) = asked_for() else { return };
+    for file_system in file_systems() {
+        let in_folds = pages::survive(file_system, cuts, &mut random);
+        println!("{file_system}, pages: {cuts} cuts, {in_folds} in folds, 0 lost");
+        assert!(in_folds >= cuts / 4, "{in_folds} of {cuts} cuts fell into a fold: too few");
+    }
+}
+
+/// Not a test of its own: what the one before runs as another process.
+#[test]
+fn folds_are_written_until_the_power_is_cut() {
+    pages::write_if_asked();
+}
+
+/// How many rounds are wanted, and the source of their moments.
+fn asked_for() -> Option<(u64, Rng)> {
+    let Some(rounds) = number_from_env("DUEWHEEL_POWERCUTS") else {
+        println!("not asked for: set DUEWHEEL_POWERCUTS to the number of rounds per file system");
+        return None;
+    };
+    let seed = number_from_env("DUEWHEEL_SEED").unwrap_or_else(|| fastrand::u64(0..1 << 40));
+    println!("DUEWHEEL_SEED={seed}");
+    Some((rounds, Rng::with_seed(seed)))
+}
+
+fn file_systems() -> impl Iterator<Item = &'static str> {
+    let only = std::env::var("DUEWHEEL_POWERCUT_FS").ok();
+    ["ext4", "xfs"].into_iter().filter(move |&name| only.as_deref().is_none_or(|only| only == name))
 }
 
 fn number_from_env(name: &str) -> Option<u64> {
