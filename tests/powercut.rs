@@ -10,10 +10,8 @@
 //!
 //! A control whose `fdatasync` does nothing must lose, or the test proves nothing.
 //!
-//! It needs root, loop devices and mkfs, so it belongs to the full tier: `DUEWHEEL_POWERCUTS=20 cargo test --test
-//! powercut -- --nocapture` makes twenty rounds per file system, in some minutes. `DUEWHEEL_POWERCUT_FS=xfs` keeps to
-//! one file system; `DUEWHEEL_SEED` sets the moments. In the gate the store's own power cuts over lossy doubles stand
-//! for it (`src/store/tests`).
+//! It needs root, loop devices and mkfs, so it belongs to the full tier; how to run it is in `docs/architecture.md`. In
+//! the gate the store's own power cuts over lossy doubles stand for it (`src/store/tests`).
 
 #[path = "powercut/image.rs"]
 mod image;
