@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use duewheel::store::{Batch, Kv as _, KvRead as _, SledPages};
+use duewheel::store::{Batch, Kv as _, KvRead as _, SledOpenError, SledPages};
 use fastrand::Rng;
 
 use crate::image::Image;
+use crate::losing_library;
+use crate::support::until;
 
 /// The test that writes, in a process of its own, and what tells it where.
 const WRITER: &str = "folds_are_written_until_the_power_is_cut";
@@ -36,9 +38,11 @@ pub(crate) fn survive(file_system: &str, cuts: u64, random: &mut Rng) -> u64 {
         let scratch = tempfile::tempdir().expect("a temporary directory");
         let image = Image::make(scratch.path(), file_system);
         for cut in first..cuts.min(first + CUTS_PER_DISK) {
-            let (durable, begun) = cut_while_it_folds(&image, Duration::from_millis(random.u64(500..4_000)));
+            let time = Duration::from_millis(random.u64(500..4_000));
+            let (durable, begun) = cut_while_it_folds(&image, writer(), time, 0);
             let mounted = image.mount();
-            let (fold, missing) = found(&mounted.path().join("pages"));
+            let found = found(&mounted.path().join("pages"));
+            let (fold, missing) = found.unwrap_or_else(|error| panic!("the pages do not open after a cut: {error}"));
             println!("{file_system}, pages {cut}: fold {durable} was durable, {begun} begun, found {fold}");
             assert!(fold >= durable, "fold {durable} was durable, and the pages are at {fold}");
             assert_eq!(missing, 0, "pages of fold {fold} are gone");
@@ -48,11 +52,31 @@ pub(crate) fn survive(file_system: &str, cuts: u64, random: &mut Rng) -> u64 {
     in_folds
 }
 
-/// Cuts the power after some time; the last fold that was durable before and the last that had begun.
-fn cut_while_it_folds(image: &Image, time: Duration) -> (u64, u64) {
+/// What is lost by a page store whose syncs do nothing, in words. `None`: nothing.
+pub(crate) fn control(file_system: &str) -> Option<String> {
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let image = Image::make(scratch.path(), file_system);
+    let mut writer = writer();
+    writer.env("LD_PRELOAD", losing_library(scratch.path())).env("DUEWHEEL_TEST_LOSE", "1");
+    let (durable, _) = cut_while_it_folds(&image, writer, Duration::ZERO, 1);
+    let mounted = image.mount();
+    match found(&mounted.path().join("pages")) {
+        Ok((fold, missing)) if fold >= durable && missing == 0 => None,
+        Ok((fold, missing)) => Some(format!("fold {durable} was said to be durable, found {fold}, {missing} missing")),
+        Err(error) => Some(format!("it does not open: {error}")),
+    }
+}
+
+fn writer() -> Command {
+    let mut writer = Command::new(std::env::current_exe().expect("this runs"));
+    writer.args([WRITER, "--exact", "--nocapture"]);
+    writer
+}
+
+/// Cuts the power after some time and some folds; the last fold that was durable before and the last that had begun.
+fn cut_while_it_folds(image: &Image, mut writer: Command, time: Duration, folds: u64) -> (u64, u64) {
     let mut mounted = image.mount();
-    let mut writer = Command::new(std::env::current_exe().expect("this runs"))
-        .args([WRITER, "--exact", "--nocapture"])
+    let mut writer = writer
         .env(DIRECTORY, mounted.path().join("pages"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -73,6 +97,7 @@ fn cut_while_it_folds(image: &Image, time: Duration) -> (u64, u64) {
     });
     // The moment of the cut is what is random here.
     thread::sleep(time);
+    until("some folds are durable", || durable.load(Ordering::SeqCst) >= folds);
     let told = (durable.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
     mounted.cut_power();
     // It may have ended by itself, since its disk is gone.
@@ -142,14 +167,14 @@ fn state(pages: &SledPages) -> u64 {
 }
 
 /// The fold that the pages are at, and how many of its pages are not there as they were written.
-fn found(directory: &Path) -> (u64, usize) {
+fn found(directory: &Path) -> Result<(u64, usize), SledOpenError> {
     if !directory.exists() {
-        return (0, 0);
+        return Ok((0, 0));
     }
-    let pages = SledPages::open(directory, CACHE_BYTES).expect("the pages open after a cut");
+    let pages = SledPages::open(directory, CACHE_BYTES)?;
     let now = state(&pages);
     let is_whole = |fold: u64, number: u64| pages.value(&key(fold, number)) == Ok(Some(page(fold, number)));
     let folds = (1..=now).filter(|&fold| is_live(fold, now));
     let missing = folds.flat_map(|fold| (0..PAGES).map(move |number| (fold, number)));
-    (now, missing.filter(|&(fold, number)| !is_whole(fold, number)).count())
+    Ok((now, missing.filter(|&(fold, number)| !is_whole(fold, number)).count()))
 }
