@@ -19,21 +19,25 @@ const REQUESTS: usize = 50;
 struct Watched {
     broker: Broker,
     syncs: PathBuf,
+    /// Grows by each `sync_file_range`.
+    ranges: PathBuf,
 }
 
 impl Watched {
-    fn start(environment: &[(&str, &str)]) -> Self {
+    fn start(environment: &[(&str, &str)], flags: &[&str]) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a temporary directory"));
         let (library, syncs) = (directory.path().join("count.so"), directory.path().join("syncs"));
+        let ranges = directory.path().join("ranges");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fdatasync/count.c");
         let compiled =
             Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl").status();
         assert!(compiled.expect("a C compiler, as the build needs one too").success());
         std::fs::write(&syncs, "").expect("the directory is writable");
         let mut program = duewheel();
-        program.env("LD_PRELOAD", &library).env("DUEWHEEL_TEST_SYNCS", &syncs).envs(environment.iter().copied());
-        let broker = Broker::start_by(program, directory, ([127, 0, 0, 1], 0).into(), &[]);
-        Self { broker, syncs }
+        program.env("LD_PRELOAD", &library).env("DUEWHEEL_TEST_SYNCS", &syncs).env("DUEWHEEL_TEST_RANGES", &ranges);
+        program.envs(environment.iter().copied());
+        let broker = Broker::start_by(program, directory, ([127, 0, 0, 1], 0).into(), flags);
+        Self { broker, syncs, ranges }
     }
 
     fn syncs(&self) -> u64 {
@@ -56,7 +60,7 @@ async fn produce(client: &mut QueueServiceClient<Channel>) {
 
 #[tokio::test]
 async fn each_answered_produce_and_ack_has_been_synced_before_its_answer() {
-    let watched = Watched::start(&[]);
+    let watched = Watched::start(&[], &[]);
     let mut client = watched.client().await;
     for _ in 0..REQUESTS {
         let before = watched.syncs();
@@ -75,9 +79,27 @@ async fn each_answered_produce_and_ack_has_been_synced_before_its_answer() {
     }
 }
 
+/// What the page store writes must be durable when it takes it for that, not only at the end of a fold; with less than
+/// an `fdatasync` a power cut in the middle of a fold leaves it empty, or so that it does not open.
+#[tokio::test]
+async fn a_fold_relies_on_nothing_less_than_an_fdatasync() {
+    let watched = Watched::start(&[], &["--journal-generation", "256KiB"]);
+    let mut client = watched.client().await;
+    let before = watched.syncs();
+    for _ in 0..10 {
+        let first_wait = Some(new_message::FirstWait::Delay(prost_types::Duration { seconds: 86_400, nanos: 0 }));
+        let message = NewMessage { body: vec![7; 1_024].into(), first_wait, ..NewMessage::default() };
+        let request = ProduceRequest { topic: TOPIC.to_owned(), messages: vec![message; 100] };
+        client.produce(request).await.expect("produced");
+    }
+    support::until("a fold is done", || watched.broker.json(&["stats"])["broker"]["folds"].as_u64() > Some(0));
+    assert!(watched.syncs() > before + 10, "a fold syncs as well");
+    assert!(!watched.ranges.exists(), "the page store takes a sync_file_range for a sync");
+}
+
 #[tokio::test]
 async fn a_broker_that_does_not_sync_is_told_by_this_count() {
-    let watched = Watched::start(&[("DUEWHEEL_TEST_LOSE", "1")]);
+    let watched = Watched::start(&[("DUEWHEEL_TEST_LOSE", "1")], &[]);
     let mut client = watched.client().await;
     let before = watched.syncs();
     produce(&mut client).await;

@@ -1,251 +1,250 @@
-//! Power cuts, as near as one machine can come to them: the broker's data is on a file system in a loop image; the
-//! broker is stopped in the middle of its work, the image is copied as it is at that moment (what was not synced is
-//! not in it), and a second broker opens the copy. Every produce that was confirmed before the cut must be there and
-//! every confirmed ack must still hold. A control whose `fdatasync` does nothing must lose, or the test proves nothing.
+//! Power cuts, as near as one machine can come to them: the broker's data is on a file system in a loop image, whose
+//! power is cut while the broker works, so that what had not reached the device is gone. Then it is mounted again and
+//! the next broker opens it. It must always open, and everything that was confirmed before a cut must hold after it.
 //!
-//! It needs root, loop devices and mkfs, so it belongs to the full tier: `DUEWHEEL_POWERCUTS=5 cargo test --test
-//! powercut` makes five cuts per file system. In the gate the store's own power cuts over lossy
-//! doubles stand for it (`src/store/tests`). `DUEWHEEL_SEED` sets the moments.
+//! A disk lives through a few *rounds*. Each has one cut under load, and then up to three while the broker recovers
+//! from the cut before, some of them within the first milliseconds. The cuts under load take turns: at any moment, in
+//! the middle of a fold, in the middle of a compaction. The log of the broker tells where a cut fell: a fold that began before it and never
+//! ended was cut. After each round the broker is asked for every order that was changed in it and for some of the
+//! others, after the last one for all of them, and `duewheel check` reads the whole store.
+//!
+//! A control whose `fdatasync` does nothing must lose, or the test proves nothing.
+//!
+//! It needs root, loop devices and mkfs, so it belongs to the full tier; how to run it is in `docs/architecture.md`. In
+//! the gate the store's own power cuts over lossy doubles stand for it (`src/store/tests`).
 
 #[path = "powercut/image.rs"]
 mod image;
+#[path = "powercut/ledger.rs"]
+mod ledger;
+#[path = "powercut/load.rs"]
+mod load;
+#[path = "powercut/pages.rs"]
+mod pages;
+#[path = "powercut/process.rs"]
+mod process;
 mod support;
+#[path = "powercut/tally.rs"]
+mod tally;
+#[path = "powercut/verify.rs"]
+mod verify;
 
-use std::collections::HashSet;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use duewheel::pb::queue_service_client::QueueServiceClient;
-use duewheel::pb::{
-    AckRequest, FetchRequest, GetMessageRequest, MessageRef, MessageState, NewMessage, ProduceRequest, message_ref,
-    new_message, produce_result, settlement_result,
-};
-use image::Image;
-use rustix::process::Signal;
-use support::{Broker, duewheel};
-use tempfile::TempDir;
-use tonic::transport::{Channel, Endpoint};
+use duewheel::clock::Stopwatch;
+use fastrand::Rng;
+use image::{Image, Mounted};
+use ledger::Ledger;
+use load::Load;
+use process::{Process, Work};
+use support::duewheel;
+use tally::{Phase, Tally};
 
 const TOPIC: &str = "orders";
-/// Keys of the broker under load are found by number, so a batch is known by its first.
-const BATCH: u64 = 50;
-
-/// What was confirmed before the cut.
-#[derive(Default)]
-struct Confirmed {
-    produced: Vec<u64>,
-    acked: HashSet<u64>,
-    /// Acks that were sent: they may hold.
-    ack_sent: HashSet<u64>,
-}
+/// Rounds of one disk: a disk that has been through cuts, and one that is not so full that to verify it takes long.
+const ROUNDS_PER_DISK: u64 = 5;
+/// Some moments of recovery are so early that hardly anything has been done.
+const EARLY: Duration = Duration::from_millis(25);
+/// How long to wait for a fold or compaction to cut.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The load of the control, which must be over before the system writes back by itself.
+const CONTROL_LOAD: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn what_was_confirmed_before_a_power_cut_is_there_after_it() {
-    let Ok(cuts) = std::env::var("DUEWHEEL_POWERCUTS") else {
-        println!("not asked for: set DUEWHEEL_POWERCUTS to the number of cuts per file system");
-        return;
-    };
-    let cuts: u64 = cuts.parse().expect("DUEWHEEL_POWERCUTS is a number");
-    let seed = std::env::var("DUEWHEEL_SEED")
-        .map_or_else(|_| fastrand::u64(0..1 << 40), |text| text.parse().expect("a number"));
-    println!("DUEWHEEL_SEED={seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    for file_system in ["ext4", "xfs"] {
-        let (mut confirmed, mut lost) = (0, 0);
-        for _ in 0..cuts {
-            let outcome = cut(file_system, &mut random, false);
-            confirmed += outcome.confirmed;
-            lost += outcome.lost;
+    let Some((rounds, mut random)) = asked_for() else { return };
+    for file_system in file_systems() {
+        let mut tally = Tally::default();
+        for first in (0..rounds).step_by(usize::try_from(ROUNDS_PER_DISK).expect("small")) {
+            let rounds = first..rounds.min(first + ROUNDS_PER_DISK);
+            live_through(file_system, rounds, &mut random, &mut tally);
         }
-        println!("{file_system}: {cuts} cuts, {confirmed} confirmed, {lost} lost");
-        assert!(confirmed > 0 && lost == 0, "{lost} of {confirmed} confirmed changes were lost on {file_system}");
-        let control = cut(file_system, &mut random, true);
-        println!(
-            "{file_system}, without any sync: {} of {} lost, opened: {}",
-            control.lost, control.confirmed, control.opened
-        );
-        assert!(control.lost > 0 || !control.opened, "without syncs nothing was lost: the cut cuts nothing");
+        println!("{file_system}: {tally}");
+        tally.must_be_right(rounds);
+        let control = control(file_system);
+        println!("{file_system}, without any sync: {control}");
+        assert!(control.lost > 0, "without syncs nothing was lost: the cut cuts nothing");
     }
 }
 
-struct Outcome {
-    confirmed: usize,
-    lost: usize,
-    opened: bool,
+#[test]
+fn the_page_store_comes_back_with_its_last_durable_fold_or_a_later_one() {
+    let Some((cuts, mut random)) = asked_for() else { return };
+    for file_system in file_systems() {
+        let in_folds = pages::survive(file_system, cuts, &mut random);
+        println!("{file_system}, pages: {cuts} cuts, {in_folds} in folds, 0 lost");
+        assert!(in_folds >= cuts / 4, "{in_folds} of {cuts} cuts fell into a fold: too few");
+        let lost = pages::control(file_system).expect("without syncs nothing was lost: the cut cuts nothing");
+        println!("{file_system}, pages, without any sync: {lost}");
+    }
 }
 
-/// One cut at a random moment.
-fn cut(file_system: &str, random: &mut fastrand::Rng, without_syncs: bool) -> Outcome {
+/// Not a test of its own: what the one before runs as another process.
+#[test]
+fn folds_are_written_until_the_power_is_cut() {
+    pages::write_if_asked();
+}
+
+/// How many rounds are wanted, and the source of their moments.
+fn asked_for() -> Option<(u64, Rng)> {
+    let Some(rounds) = number_from_env("DUEWHEEL_POWERCUTS") else {
+        println!("not asked for: set DUEWHEEL_POWERCUTS to the number of rounds per file system");
+        return None;
+    };
+    let seed = number_from_env("DUEWHEEL_SEED").unwrap_or_else(|| fastrand::u64(0..1 << 40));
+    println!("DUEWHEEL_SEED={seed}");
+    Some((rounds, Rng::with_seed(seed)))
+}
+
+fn file_systems() -> impl Iterator<Item = &'static str> {
+    let only = std::env::var("DUEWHEEL_POWERCUT_FS").ok();
+    ["ext4", "xfs"].into_iter().filter(move |&name| only.as_deref().is_none_or(|only| only == name))
+}
+
+fn number_from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+}
+
+/// One disk and its rounds.
+fn live_through(file_system: &str, rounds: std::ops::Range<u64>, random: &mut Rng, tally: &mut Tally) {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let image = Image::make(scratch.path(), file_system);
-    let mounted = image.mount(scratch.path(), "live");
-    let mut program = duewheel();
-    if without_syncs {
-        program.env("LD_PRELOAD", losing_library(scratch.path())).env("DUEWHEEL_TEST_LOSE", "1");
+    let ledger = Arc::new(Ledger::default());
+    let last = rounds.end - 1;
+    // The first start makes the store, and is cut as well.
+    let mut usual = Duration::from_millis(200);
+    cut_while_it_starts(&image, random, tally, (Phase::Creation, &mut usual));
+    for round in rounds {
+        let target = [Work::Nothing, Work::Fold, Work::Compaction][usize::try_from(round % 3).expect("small")];
+        let took = Stopwatch::start();
+        let phase = cut_under_load(&image, random, &ledger, target);
+        tally.cut(phase);
+        cut_while_it_starts(&image, random, tally, (Phase::Recovery, &mut usual));
+        let mounted = image.mount();
+        let mut broker = Process::start(duewheel(), &data(&mounted));
+        let (address, time) = broker.serves().unwrap_or_else(|log| panic!("it does not open after a cut:\n{log}"));
+        usual = time;
+        verify::verify(address, &ledger, &ledger.to_verify(random, round == last));
+        if round == last {
+            verify::take_what_is_due(address, &ledger);
+        }
+        broker.kill();
+        if round == last {
+            check(&data(&mounted));
+        }
+        let confirmed = ledger.confirmed();
+        println!("{file_system} {round}: cut in {phase}, {confirmed} confirmed, {} ms", took.elapsed_ms());
     }
-    let data = Arc::new(TempDir::new_in(mounted.path()).expect("the image is writable"));
-    let name = data.path().file_name().expect("a name").to_owned();
-    let flags = ["--journal-generation", "1MiB"];
-    let mut broker = Broker::start_by(program, Arc::clone(&data), ([127, 0, 0, 1], 0).into(), &flags);
-    broker.ok(&["topic", "create", TOPIC]);
-    let confirmed = load(&broker, Duration::from_millis(random.u64(300..2_500)));
-    let copy = image.copy(scratch.path());
+    tally.add(ledger.confirmed(), ledger.wrongs());
+}
+
+fn data(mounted: &Mounted<'_>) -> PathBuf {
+    mounted.path().join("data")
+}
+
+/// Cuts the power under load; where the cut fell.
+fn cut_under_load(image: &Image, random: &mut Rng, ledger: &Arc<Ledger>, target: Work) -> Phase {
+    let mut mounted = image.mount();
+    let mut broker = Process::start(duewheel(), &data(&mounted));
+    let (address, _) = broker.serves().unwrap_or_else(|log| panic!("it does not open:\n{log}"));
+    create_topic(&format!("http://{address}"));
+    let load = Load::start(address, ledger);
+    // The moment of the cut is what is random here.
+    thread::sleep(Duration::from_millis(random.u64(300..2_000)));
+    if target != Work::Nothing {
+        wait_into(&broker, target, random.f64());
+    }
+    load.is_over();
+    let before = broker.moment();
+    mounted.cut_power();
     broker.kill();
-    drop((broker, data));
-    drop(mounted);
-    let remounted = copy.mount(scratch.path(), "copy");
-    let total = confirmed.produced.len() + confirmed.acked.len();
-    let directory = remounted.path().join(name);
-    if without_syncs && !directory.exists() {
-        return Outcome { confirmed: total, lost: total, opened: false };
-    }
-    let found = Arc::new(tempfile::Builder::new().prefix("unused").tempdir_in(remounted.path()).expect("writable"));
-    std::fs::rename(directory.join("data"), found.path().join("data")).expect("the data directory is there");
-    if without_syncs && !can_open(&found.path().join("data")) {
-        return Outcome { confirmed: total, lost: total, opened: false };
-    }
-    let again = Broker::start_in(found, ([127, 0, 0, 1], 0).into(), &flags);
-    let lost = missing(&again, &confirmed);
-    drop(again);
-    Outcome { confirmed: total, lost, opened: true }
-}
-
-/// True if a broker comes to serve from this directory, false if it refuses.
-fn can_open(data: &Path) -> bool {
-    let mut child = duewheel()
-        .args([
-            "serve",
-            "--log-format",
-            "json",
-            "--listen",
-            "127.0.0.1:0",
-            "--http-listen",
-            "127.0.0.1:0",
-            "--data-dir",
-        ])
-        .arg(data)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program runs");
-    let lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
-    let serves = lines.map_while(Result::ok).any(|line| line.contains("\"message\":\"serving\""));
-    let _ended = child.kill();
-    child.wait().expect("a child can be waited for");
-    serves
-}
-
-/// Produces and acks until the broker is stopped, and gives what was confirmed before.
-fn load(broker: &Broker, time: Duration) -> Confirmed {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let endpoint = Endpoint::from_shared(broker.endpoint()).expect("a good address").tcp_nodelay(true);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let confirmed = runtime.block_on(async {
-        let client = QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"));
-        let producing = tokio::spawn(produce(client.clone(), Arc::clone(&is_over)));
-        let consuming = tokio::spawn(consume(client, Arc::clone(&is_over)));
-        // The moment of the cut is what is random here.
-        tokio::time::sleep(time).await;
-        broker.signal(Signal::STOP);
-        is_over.store(true, Ordering::SeqCst);
-        let (produced, (acked, ack_sent)) = (producing.await.expect("no panic"), consuming.await.expect("no panic"));
-        Confirmed { produced, acked, ack_sent }
-    });
-    runtime.shutdown_background();
-    confirmed
-}
-
-async fn produce(mut client: QueueServiceClient<Channel>, is_over: Arc<AtomicBool>) -> Vec<u64> {
-    let mut produced = Vec::new();
-    for first in (0..).step_by(usize::try_from(BATCH).expect("small")) {
-        let messages = (first..first + BATCH).map(message).collect();
-        let request = ProduceRequest { topic: TOPIC.to_owned(), messages };
-        let answer = tokio::time::timeout(Duration::from_millis(500), client.produce(request)).await;
-        let Ok(Ok(response)) = answer else { break };
-        let results = response.into_inner().results;
-        assert!(results.iter().all(|result| matches!(result.result, Some(produce_result::Result::Produced(_)))));
-        if is_over.load(Ordering::SeqCst) {
-            break;
-        }
-        produced.extend(first..first + BATCH);
-    }
-    produced
-}
-
-fn message(number: u64) -> NewMessage {
-    // A third is due at once, the others later than the test.
-    let seconds = if number.is_multiple_of(3) { 0 } else { 600 + i64::try_from(number % 86_400).expect("a day") };
-    NewMessage {
-        key: format!("order-{number}"),
-        body: vec![7; 256].into(),
-        first_wait: Some(new_message::FirstWait::Delay(prost_types::Duration { seconds, nanos: 0 })),
-        ..NewMessage::default()
+    load.join();
+    match before.work {
+        // Work that began before and ended after was not cut, nor was other work that began later.
+        _ if broker.moment() != before => Phase::Load,
+        Work::Nothing => Phase::Load,
+        Work::Fold => Phase::Fold,
+        Work::Compaction => Phase::Compaction,
     }
 }
 
-async fn consume(mut client: QueueServiceClient<Channel>, is_over: Arc<AtomicBool>) -> (HashSet<u64>, HashSet<u64>) {
-    let (mut acked, mut sent) = (HashSet::new(), HashSet::new());
-    let wait = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
-    while !is_over.load(Ordering::SeqCst) {
-        let request = FetchRequest { topic: TOPIC.to_owned(), max_messages: 100, wait, ..FetchRequest::default() };
-        let fetched = tokio::time::timeout(Duration::from_millis(500), client.fetch(request)).await;
-        let Ok(Ok(response)) = fetched else { break };
-        let deliveries = response.into_inner().deliveries;
-        let number = |key: &str| key.trim_start_matches("order-").parse::<u64>().expect("an order number");
-        let numbers: Vec<u64> = deliveries.iter().map(|delivery| number(&delivery.key)).collect();
-        if numbers.is_empty() {
-            continue;
-        }
-        sent.extend(&numbers);
-        let receipts = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
-        let answer = tokio::time::timeout(Duration::from_millis(500), client.ack(AckRequest { receipts })).await;
-        let Ok(Ok(response)) = answer else { break };
-        if is_over.load(Ordering::SeqCst) {
-            break;
-        }
-        for (number, result) in numbers.into_iter().zip(response.into_inner().results) {
-            assert!(matches!(result.result, Some(settlement_result::Result::Acked(_))), "{result:?}");
-            acked.insert(number);
+/// Waits until the broker is somewhere in the middle of such work.
+fn wait_into(broker: &Process, target: Work, part: f64) {
+    let waited = Stopwatch::start();
+    while let Some(lasts) = broker.reaches(target, PATIENCE.saturating_sub(waited.elapsed())) {
+        let begun = broker.moment();
+        // Most of what lasts long ends early: the rest is for the call that cuts.
+        thread::sleep(lasts.mul_f64(part * 0.8));
+        if begun.work == target && broker.moment() == begun {
+            return;
         }
     }
-    (acked, sent)
 }
 
-/// How many confirmed changes the broker does not know.
-fn missing(broker: &Broker, confirmed: &Confirmed) -> usize {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let endpoint = Endpoint::from_shared(broker.endpoint()).expect("a good address").tcp_nodelay(true);
-    runtime.block_on(async {
-        let mut client = QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"));
-        let mut lost = 0;
-        for &number in &confirmed.produced {
-            let message = Some(MessageRef { r#ref: Some(message_ref::Ref::Key(format!("order-{number}"))) });
-            let request = GetMessageRequest { topic: TOPIC.to_owned(), message, omit_body: true };
-            let state = match client.get_message(request).await {
-                Ok(response) => response.into_inner().message.expect("a message").state(),
-                Err(status) => {
-                    assert_eq!(status.code(), tonic::Code::NotFound, "{status:?}");
-                    MessageState::Unspecified
-                }
-            };
-            let is_done = state == MessageState::Done;
-            let is_live = !is_done && state != MessageState::Unspecified;
-            let is_right = if confirmed.acked.contains(&number) {
-                is_done
-            } else {
-                is_live || (is_done && confirmed.ack_sent.contains(&number))
-            };
-            lost += usize::from(!is_right);
+/// Cuts the power a few times while the broker comes up, each time on what the cut before has left.
+fn cut_while_it_starts(image: &Image, random: &mut Rng, tally: &mut Tally, (phase, usual): (Phase, &mut Duration)) {
+    for _ in 0..random.u64(0..=3) {
+        let longest = if random.bool() { *usual } else { EARLY };
+        let mut mounted = image.mount();
+        let mut broker = Process::start(duewheel(), &data(&mounted));
+        let is_recovering = broker.is_recovering_after(longest.mul_f64(random.f64()));
+        mounted.cut_power();
+        broker.kill();
+        tally.cut(if is_recovering { phase } else { Phase::Load });
+    }
+}
+
+fn create_topic(endpoint: &str) {
+    let output = duewheel().args(["topic", "create", TOPIC]).env("DUEWHEEL_ENDPOINT", endpoint).output();
+    let output = output.expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() || text.contains("TOPIC_EXISTS"), "{text}");
+}
+
+/// Reads the whole store.
+fn check(data: &Path) {
+    let output = duewheel().arg("check").arg("--data-dir").arg(data).output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// What a broker loses whose `fdatasync` does nothing.
+fn control(file_system: &str) -> ledger::Wrongs {
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let image = Image::make(scratch.path(), file_system);
+    let ledger = Arc::new(Ledger::default());
+    ledger.be_quiet();
+    {
+        let mut mounted = image.mount();
+        let mut program = duewheel();
+        program.env("LD_PRELOAD", losing_library(scratch.path())).env("DUEWHEEL_TEST_LOSE", "1");
+        let mut broker = Process::start(program, &data(&mounted));
+        let (address, _) = broker.serves().unwrap_or_else(|log| panic!("it does not open:\n{log}"));
+        create_topic(&format!("http://{address}"));
+        let load = Load::start(address, &ledger);
+        thread::sleep(CONTROL_LOAD);
+        load.is_over();
+        mounted.cut_power();
+        broker.kill();
+        load.join();
+    }
+    let mounted = image.mount();
+    let broker = Process::start(duewheel(), &data(&mounted));
+    match broker.serves() {
+        Ok((address, _)) => verify::verify(address, &ledger, &ledger.to_verify(&mut Rng::with_seed(0), true)),
+        Err(log) => {
+            println!("{file_system}, without any sync, it does not open: {}", log.lines().last().unwrap_or_default());
+            ledger.lost_all();
         }
-        lost
-    })
+    }
+    ledger.wrongs()
 }
 
 /// A library in front of the C library whose `fdatasync` does nothing.
-fn losing_library(directory: &Path) -> std::path::PathBuf {
+fn losing_library(directory: &Path) -> PathBuf {
     let library = directory.join("count.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fdatasync/count.c");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();

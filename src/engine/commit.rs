@@ -250,11 +250,15 @@ impl Group {
     }
 }
 
-/// The fold thread: runs jobs until nobody can send another, and compacts while none waits.
+/// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
+/// it does at any moment.
 pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
     let mut next = jobs.recv().ok();
     while let Some(job) = next {
-        if done.send(CommitInput::Folded(folds.run(job))).is_err() {
+        tracing::debug!("a fold begins");
+        let folded = folds.run(job);
+        tracing::debug!(is_durable = folded.is_ok(), "a fold has ended");
+        if done.send(CommitInput::Folded(folded)).is_err() {
             return;
         }
         next = loop {
@@ -263,7 +267,11 @@ pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncS
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {}
             }
-            let Some(compacted) = folds.compact().transpose() else { break jobs.recv().ok() };
+            tracing::debug!("a compaction begins");
+            let compacted = folds.compact().transpose();
+            let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
+            tracing::debug!(is_durable, changed, "a compaction has ended");
+            let Some(compacted) = compacted else { break jobs.recv().ok() };
             if done.send(CommitInput::Compacted(compacted)).is_err() {
                 return;
             }

@@ -30,6 +30,8 @@ mod compact;
 mod counts;
 mod directory;
 pub mod doubles;
+#[cfg(target_os = "linux")]
+mod durable_ranges;
 mod folder;
 mod generation;
 mod home;
