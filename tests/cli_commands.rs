@@ -42,6 +42,33 @@ fn a_topic_is_created_shown_changed_paused_and_listed() {
 }
 
 #[test]
+fn a_misspelt_topic_is_answered_with_the_one_that_was_meant() {
+    let broker = Broker::start();
+    let show = ["topic", "show", "dropped-ordres"];
+    let missing = broker.run(&show);
+    assert_eq!(missing.code, 1, "{missing:?}");
+    assert!(missing.stderr.contains("next: there is no topic yet; create it: duewheel topic create dropped-ordres"));
+
+    broker.ok(&["topic", "create", "dropped-orders"]);
+    broker.ok(&["topic", "create", "bills"]);
+    for args in [
+        &show[..],
+        &["produce", "dropped-ordres", "x"],
+        &["consume", "dropped-ordres", "--max", "1"],
+        &["message", "show", "dropped-ordres", "--key", "k"],
+        &["dead", "list", "dropped-ordres"],
+        &["stats", "dropped-ordres"],
+    ] {
+        let missing = broker.run(args);
+        assert_eq!(missing.code, 1, "{missing:?}");
+        let said = "did you mean 'dropped-orders'? Otherwise: duewheel topic create dropped-ordres";
+        assert!(missing.stderr.contains(said) && missing.stderr.contains("not done"), "{missing:?}");
+    }
+    let other = broker.run(&["topic", "show", "refunds"]);
+    assert!(!other.stderr.contains("did you mean") && other.stderr.contains("duewheel topic list"), "{other:?}");
+}
+
+#[test]
 fn a_message_is_produced_from_argument_file_and_stdin_and_consumed() {
     let broker = Broker::start();
     broker.ok(&["topic", "create", "orders"]);

@@ -38,6 +38,14 @@ fn a_client_without_a_broker_ends_with_69_and_says_that_nothing_was_done() {
 }
 
 #[test]
+fn a_client_at_the_http_port_is_told_where_grpc_is() {
+    let broker = Broker::start();
+    let ran = run(&["topic", "list", "--endpoint", &format!("http://{}", broker.http)]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("gRPC port") && ran.stderr.contains("7383"), "{ran:?}");
+}
+
+#[test]
 fn wrong_usage_ends_with_2() {
     for args in [
         &["produce"][..],

@@ -38,7 +38,7 @@ const LAYERS: &[Layer] = &[
 /// Parts of `queue` that a client may use: the values it sends, and how people write them. The state machine is
 /// none of its business.
 const CLIENT_SIDE_QUEUE: &[&str] =
-    &["command", "limits", "message", "receipt", "schedule", "settings", "time", "values", "view"];
+    &["command", "fields", "limits", "message", "receipt", "schedule", "settings", "time", "values", "view"];
 
 /// The clock speaks in the queue's instants, and knows nothing else of it.
 const CLOCK_SIDE_QUEUE: &[&str] = &["time"];

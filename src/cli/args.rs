@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::queue::limits::MAX_RATE_DELIVERIES;
-use crate::queue::schedule::{RetrySchedule, format_duration, parse_duration};
+use crate::queue::schedule::{RetrySchedule, parse_duration};
+use crate::queue::settings::RateCap;
 use crate::queue::time::Timestamp;
 
 /// Milliseconds of a span such as `30s` or `1h30m`.
@@ -46,21 +46,13 @@ pub(super) struct Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = format_duration(self.period_ms);
-        let unit = period.strip_prefix('1').filter(|unit| unit.chars().all(char::is_alphabetic));
-        write!(f, "{}/{}", self.count, unit.unwrap_or(&period))
+        RateCap { deliveries: self.count, period_ms: self.period_ms }.fmt(f)
     }
 }
 
 /// A rate such as `20/s` or `1/3s`.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    let problem = || format!("'{text}' is not a rate; write it as 20/s, 600/m or 1/3s");
-    let (count, period) = text.split_once('/').ok_or_else(problem)?;
-    let count = count.trim().parse().ok().filter(|n| (1..=MAX_RATE_DELIVERIES).contains(n)).ok_or_else(problem)?;
-    let period = period.trim();
-    let named = if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
-    let period_ms = parse_duration(&named).ok().filter(|&ms| ms > 0).ok_or_else(problem)?;
-    Ok(Rate { count, period_ms })
+    RateCap::parse(text).map(|cap| Rate { count: cap.deliveries, period_ms: cap.period_ms })
 }
 
 /// A rate, or `none`.

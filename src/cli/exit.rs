@@ -60,12 +60,13 @@ pub(super) struct Failure {
     message: String,
     outcome: Option<Outcome>,
     next: Option<String>,
+    unknown_topic: Option<String>,
 }
 
 impl Failure {
     /// A failure with nothing to add.
     pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), outcome: None, next: None }
+        Self { exit, message: message.into(), outcome: None, next: None, unknown_topic: None }
     }
 
     /// An end with an exit code alone: everything has been said already.
@@ -78,6 +79,11 @@ impl Failure {
         Self { next: Some(next.into()), ..self }
     }
 
+    /// The topic that the broker does not know, if that is the failure.
+    pub(super) fn unknown_topic(&self) -> Option<&str> {
+        self.unknown_topic.as_deref()
+    }
+
     /// `what`, such as "produce to 'orders'", failed in a call to the broker.
     pub(super) fn call(what: impl fmt::Display, error: &Error) -> Self {
         let reason = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -88,6 +94,7 @@ impl Failure {
             message: format!("cannot {what}: {text}{}{reason}", error.message()),
             outcome: Some(error.outcome()),
             next: next_step(error),
+            unknown_topic: error.metadata("topic").filter(|_| is_unknown_topic(error)).map(str::to_owned),
         }
     }
 
@@ -129,6 +136,10 @@ pub(super) fn exit_of(error: &Error) -> Exit {
     }
 }
 
+fn is_unknown_topic(error: &Error) -> bool {
+    error.reason() == Some("TOPIC_NOT_FOUND")
+}
+
 fn outcome_text(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::NotDone => "not done; nothing was changed",
@@ -140,6 +151,10 @@ fn outcome_text(outcome: Outcome) -> &'static str {
 fn next_step(error: &Error) -> Option<String> {
     if error.is_unreachable() {
         return Some("start the broker (duewheel serve), or name it with --endpoint or DUEWHEEL_ENDPOINT".to_owned());
+    }
+    if error.code() == Code::Unimplemented && error.reason().is_none() {
+        let next = "is this the gRPC port of a broker of this version? It is 7383 by default; 7384 is HTTP";
+        return Some(next.to_owned());
     }
     let known = match error.reason() {
         Some("TOPIC_NOT_FOUND") => Some("create the topic (duewheel topic create NAME), or see duewheel topic list"),
@@ -197,5 +212,7 @@ mod tests {
         assert_eq!(failure.message, "cannot produce to 'orders': connection reset");
         assert_eq!(failure.outcome, Some(Outcome::Unknown));
         assert!(failure.next.expect("an unknown outcome needs advice").contains("--dedup-id"));
+        let elsewhere = Failure::call("list topics", &Error::from(Status::unimplemented("HTTP status code 404")));
+        assert!(elsewhere.next.expect("another server needs advice").contains("7383"));
     }
 }

@@ -21,21 +21,25 @@ mod live;
 mod log;
 mod message;
 mod message_view;
+mod nearest;
 mod output;
 mod produce;
 mod produce_file;
 mod progress;
 mod random;
+mod reload;
 mod serve;
 mod session;
+mod shell;
 mod signals;
 mod stats;
+mod suggest;
 mod topic;
 mod verify;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::exit::{Exit, Failure, exit_codes};
 use self::session::Session;
@@ -69,11 +73,16 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the broker
+    #[command(after_long_help = config::SERVE_HELP)]
     Serve(config::ServeArgs),
     /// Check a data directory that no broker uses
     Check(check::CheckArgs),
     /// Rewrite the page database of a data directory that no broker uses, without what is dead
     Compact(check::CompactArgs),
+    /// Print the completion script of a shell
+    Completions(shell::CompletionsArgs),
+    /// Write the man pages of all commands to a directory
+    Man(shell::ManArgs),
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -119,6 +128,8 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::check(cli.session.format, &args),
         Command::Compact(args) => check::compact(cli.session.format, &args),
+        Command::Completions(args) => shell::completions(Cli::command(), &args),
+        Command::Man(args) => shell::man(Cli::command(), &args),
         Command::Client(command) => run_client(&cli.session, command),
     };
     match result {
@@ -150,6 +161,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Health => stats::health(session).await,
         }
     });
+    let result = result.map_err(|failure| runtime.block_on(suggest::topic(session, failure)));
     // A thread that still reads stdin must not hold the process.
     runtime.shutdown_background();
     result
@@ -157,8 +169,6 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -64,6 +64,13 @@ pub(super) fn print_sheet<S: Sheet>(format: Format, sheet: &S) -> io::Result<()>
     out.flush()
 }
 
+/// Prints text that is complete with its last line end.
+pub(super) fn print_text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
 /// A table of text cells under upper-case column names.
 pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = plain_table();

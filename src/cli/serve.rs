@@ -1,23 +1,40 @@
 //! `duewheel serve`: runs the broker until a signal ends it.
 
-use super::config::{Config, ServeArgs};
+use super::config::{self, Config, Problems, ServeArgs, misspelt_variables};
 use super::exit::{Exit, Failure};
-use super::log;
-use super::signals::Stop;
+use super::log::{self, LogLevel};
+use super::output::print_text;
+use super::reload::ConfigReloader;
+use super::signals::{Hangups, Stop};
 use crate::server::{self, Listeners, ServeError};
 
 /// Runs `serve`.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let config = Config::read(args, |name| std::env::var(name).ok())?;
-    log::start(&config.log_level, config.log_format);
+    let config = read(args)?;
+    if args.print_config {
+        print_text(&config::print(&config))?;
+        return server::check_addresses(&config.server).map_err(|error| failure(&error));
+    }
+    let level = log::start(&config.log_level, config.log_format);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for (name, meant) in misspelt_variables(names) {
+        tracing::warn!("the variable {name} is not read; did you mean {meant}?");
+    }
     let runtime = server::runtime(&config.server)
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start threads: {error}")))?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(args.clone(), config, level))
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
-    let settings = config.server;
-    let stop = Stop::listen().map_err(|error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}")))?;
+/// The configuration as the sources give it now.
+pub(super) fn read(args: &ServeArgs) -> Result<Config, Problems> {
+    Config::read(args, |name| std::env::var_os(name))
+}
+
+async fn serve(args: ServeArgs, config: Config, level: LogLevel) -> Result<(), Failure> {
+    let settings = config.server.clone();
+    let watch = |error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}"));
+    // A hangup that comes while the store is read must wait for it, not end the process.
+    let (stop, hangups) = (Stop::listen().map_err(watch)?, Hangups::listen().map_err(watch)?);
     let listeners = Listeners::bind(&settings).await.map_err(|error| failure(&error))?;
     let told = |error| Failure::new(Exit::Failed, format!("cannot read the bound address: {error}"));
     let (grpc, http) = (listeners.grpc_address().map_err(told)?, listeners.http_address().map_err(told)?);
@@ -28,8 +45,10 @@ async fn serve(config: Config) -> Result<(), Failure> {
         data_dir = %settings.data_dir.display(),
         "listening"
     );
+    let (broker, reloads) = server::reloads();
+    tokio::spawn(ConfigReloader::new(args, config, level, broker).run(hangups));
     let requested = stop.clone();
-    let served = server::serve(settings, listeners, async move {
+    let served = server::serve_reloading(settings, listeners, reloads, async move {
         requested.requested().await;
         tracing::info!("a signal asks to stop; a second one stops at once");
     });

@@ -1,8 +1,9 @@
-//! SIGINT and SIGTERM: the first asks to finish what is begun, the second to stop at once.
+//! SIGINT and SIGTERM: the first asks to finish what is begun, the second to stop at once. SIGHUP asks to read the
+//! configuration again.
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// How urgently the process was asked to stop. Clones see the same signals.
@@ -46,6 +47,24 @@ impl Stop {
         let mut seen = self.0.clone();
         // The sender lives as long as the runtime; without it no signal comes any more.
         if seen.wait_for(|&signals| signals >= count).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// SIGHUPs. Several that come before they are looked at count as one.
+pub(super) struct Hangups(Signal);
+
+impl Hangups {
+    /// Takes the signal over for the rest of the process.
+    pub(super) fn listen() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            // Without the runtime no signal comes any more.
             std::future::pending::<()>().await;
         }
     }

@@ -12,6 +12,16 @@ pub const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:7383";
 /// Largest frame taken from the broker, bytes: a full frame of deliveries with full bodies.
 pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 
+/// Most calls and streams that a broker serves at once on one connection.
+const MAX_STREAMS: u32 = 200;
+/// What the broker may send on one stream before it is read, bytes: a frame of deliveries, so that it never waits for
+/// this side in the middle of one. What HTTP/2 says by default, 64 KiB, would cost a round trip per few messages.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// What the broker may send on all streams before it is read, bytes. It is enough for every stream: with less, a few
+/// streams that the program does not read for a while would hold up all others of the connection, acks included. It is
+/// a bound, not memory that is taken.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+
 /// How to reach a broker.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -61,8 +71,8 @@ impl Options {
             .http2_keep_alive_interval(self.keepalive_interval)
             .keep_alive_timeout(self.keepalive_timeout)
             .keep_alive_while_idle(true)
-            .initial_stream_window_size(1024 * 1024)
-            .initial_connection_window_size(4 * 1024 * 1024))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW))
     }
 }
 

@@ -273,6 +273,11 @@ impl EngineHandle {
         reserve::watch(&self.shared.signals, reserve, free_bytes)
     }
 
+    /// Another reserve for [`EngineHandle::watch_disk`], in force within a fraction of a second.
+    pub fn set_disk_reserve(&self, reserve: u64) {
+        self.shared.signals.disk.set_reserve(reserve);
+    }
+
     /// The key that seals receipts.
     pub fn receipt_key(&self) -> &ReceiptKey {
         &self.shared.receipt_key

@@ -64,6 +64,12 @@ impl Disk {
         Err(EngineError::DiskReserve { free, reserve })
     }
 
+    /// Another reserve, from the next look on, which is soon.
+    pub(super) fn set_reserve(&self, reserve: u64) {
+        self.reserve.store(reserve, Ordering::Relaxed);
+        self.look_soon();
+    }
+
     /// Looks soon: something has grown.
     pub(super) fn look_soon(&self) {
         if let Some(watcher) = self.watcher.get() {
@@ -145,5 +151,16 @@ mod tests {
             let refused = disk.admit_produce() == Err(EngineError::DiskReserve { free, reserve: 1_600 });
             assert_eq!(refused, is_short, "{free}");
         }
+    }
+
+    #[test]
+    fn another_reserve_counts_from_the_next_look_on() {
+        let disk = Disk::default();
+        disk.set_reserve(1_600);
+        disk.note(1_000);
+        assert!(disk.admit_produce().is_err());
+        disk.set_reserve(160);
+        disk.note(1_000);
+        assert_eq!(disk.admit_produce(), Ok(()));
     }
 }

@@ -38,6 +38,17 @@ pub struct EngineSettings {
     pub max_streams: usize,
 }
 
+impl EngineSettings {
+    /// Least memory of requests, bytes: room for one of the largest requests and for others beside it.
+    pub const MIN_ADMISSION_BYTES: u32 = 32 << 20;
+    /// Most memory of requests, bytes.
+    pub const MAX_ADMISSION_BYTES: u32 = 2 << 30;
+    /// No configuration may let more fetches wait.
+    pub const LARGEST_MAX_WAITERS: usize = 1_000_000;
+    /// No configuration may allow more consume streams.
+    pub const LARGEST_MAX_STREAMS: usize = 100_000;
+}
+
 impl Default for EngineSettings {
     fn default() -> Self {
         Self { admission_bytes: 64 * 1024 * 1024, max_waiters: 10_000, max_streams: 1_000 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::change::{Outcome, TopicRecord};
+use super::fields::TopicPatch;
 use super::message::{Message, MessageId};
 use super::receipt::Receipt;
 use super::schedule::RetrySchedule;
@@ -35,6 +36,13 @@ pub enum Command {
         name: TopicName,
         /// The complete new settings.
         settings: TopicSettings,
+    },
+    /// Change some settings of a topic; the others stay as they are.
+    PatchTopic {
+        /// Its name.
+        name: TopicName,
+        /// The new values.
+        patch: TopicPatch,
     },
     /// Stop (or allow again) new leases of a topic.
     SetPaused {

@@ -189,6 +189,7 @@ impl Queue {
             Command::Nack(nack) => self.missing_id(nack.receipt.id),
             Command::CreateTopic { .. }
             | Command::UpdateTopic { .. }
+            | Command::PatchTopic { .. }
             | Command::SetPaused { .. }
             | Command::Lease(_)
             | Command::ReturnAll(_) => None,

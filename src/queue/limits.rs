@@ -110,6 +110,8 @@ impl Limits {
     pub const LARGEST_MAX_DELAY_MS: u64 = 3_653 * DAY_MS;
     /// No configuration may allow a longer body, bytes.
     pub const LARGEST_MAX_BODY_BYTES: usize = 1024 * 1024;
+    /// No configuration may allow more topics.
+    pub const LARGEST_MAX_TOPICS: usize = 100_000;
 }
 
 impl Default for Limits {

@@ -19,6 +19,7 @@ mod dedup;
 mod ended;
 mod entry;
 pub mod far;
+pub mod fields;
 mod inspect;
 mod lease;
 mod levels;

@@ -1,11 +1,13 @@
 //! Settings of a topic, their ranges and defaults.
 
+use std::fmt;
+
 use super::limits::{
     Limits, MAX_ATTEMPTS, MAX_CONCURRENCY, MAX_DEDUP_CAPACITY, MAX_DEDUP_WINDOW_MS, MAX_DELIVERIES, MAX_HISTORY_AGE_MS,
     MAX_HISTORY_COUNT, MAX_LEASE_MS, MAX_RATE_DELIVERIES, MAX_RATE_PERIOD_MS, MAX_REDELIVERY_GAP_MS, MAX_RETURNS,
     MIN_DEDUP_WINDOW_MS, MIN_LEASE_MS,
 };
-use super::schedule::{RetrySchedule, format_duration};
+use super::schedule::{RetrySchedule, format_duration, parse_duration};
 use super::values::Invalid;
 
 /// At most `deliveries` in any window of `period_ms`, evenly paced.
@@ -15,6 +17,32 @@ pub struct RateCap {
     pub deliveries: u32,
     /// The period, 1 ms to 1 day.
     pub period_ms: u64,
+}
+
+impl RateCap {
+    /// Parses a cap as people write it: `20/s`, `600/m` or `1/3s`.
+    ///
+    /// # Errors
+    /// A sentence that quotes the text and says what is expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let problem = || format!("'{text}' is not a rate; write it as 20/s, 600/m or 1/3s");
+        let (count, period) = text.split_once('/').ok_or_else(problem)?;
+        let in_range = |deliveries: &u32| (1..=MAX_RATE_DELIVERIES).contains(deliveries);
+        let deliveries = count.trim().parse().ok().filter(in_range).ok_or_else(problem)?;
+        let period = period.trim();
+        let has_number = period.starts_with(|c: char| c.is_ascii_digit());
+        let named = if has_number { period.to_owned() } else { format!("1{period}") };
+        let period_ms = parse_duration(&named).ok().filter(|&ms| ms > 0).ok_or_else(problem)?;
+        Ok(Self { deliveries, period_ms })
+    }
+}
+
+impl fmt::Display for RateCap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = format_duration(self.period_ms);
+        let unit = period.strip_prefix('1').filter(|unit| unit.chars().all(char::is_alphabetic));
+        write!(f, "{}/{}", self.deliveries, unit.unwrap_or(&period))
+    }
 }
 
 /// Settings of a topic; a change applies from each message's next transition on.

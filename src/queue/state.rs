@@ -105,6 +105,7 @@ impl Queue {
             Command::UpdateTopic { name, settings } => {
                 Ok(Reply::Topic(self.update_topic(now, &name, settings, effects)?))
             }
+            Command::PatchTopic { name, patch } => Ok(Reply::Topic(self.patch_topic(now, &name, &patch, effects)?)),
             Command::SetPaused { name, paused } => Ok(Reply::Topic(self.set_paused(&name, paused, effects)?)),
             Command::Produce(produce) => Ok(Reply::Produced(self.produce(now, produce, effects)?)),
             Command::Lease(request) => Ok(Reply::Leased(self.lease(now, &request)?)),

@@ -2,6 +2,7 @@
 
 use super::change::{Change, TopicRecord, Totals};
 use super::command::TopicRejection;
+use super::fields::TopicPatch;
 use super::message::TopicId;
 use super::pacer::Pacer;
 use super::settings::TopicSettings;
@@ -50,6 +51,18 @@ impl Queue {
         topic.record.settings = settings;
         effects.changes.push(Change::TopicPut(topic.record.clone()));
         Ok(topic.record.clone())
+    }
+
+    pub(super) fn patch_topic(
+        &mut self,
+        now: Timestamp,
+        name: &TopicName,
+        patch: &TopicPatch,
+        effects: &mut Effects,
+    ) -> Result<TopicRecord, TopicRejection> {
+        let present = self.topic(name).ok_or_else(|| TopicRejection::NotFound(name.clone()))?;
+        let settings = patch.of_present(&present.settings);
+        self.update_topic(now, name, settings, effects)
     }
 
     pub(super) fn set_paused(

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 
+use super::topics::DeclareError;
+
 /// Why a broker does not start, or does not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -28,6 +30,9 @@ pub enum ServeError {
     /// The store or the engine does not start.
     #[error(transparent)]
     Open(#[from] OpenFailure),
+    /// A topic that the configuration declares is refused.
+    #[error(transparent)]
+    Topic(#[from] DeclareError),
     /// A commit failed, so that memory is ahead of the disk. Recovery at the next start finds what is durable.
     #[error("the broker stopped because a commit failed: {0}; callers were told that the outcome is unknown")]
     CommitFailed(String),
@@ -41,9 +46,11 @@ impl ServeError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotLoopback { .. } | Self::Open(OpenFailure::Configuration(_)) => CONFIGURATION,
+            Self::NotLoopback { .. }
+            | Self::Open(OpenFailure::Configuration(_))
+            | Self::Topic(DeclareError::Refused { .. }) => CONFIGURATION,
             Self::Bind { source, .. } if source.kind() != io::ErrorKind::AddrInUse => CONFIGURATION,
-            Self::Bind { .. } | Self::Open(_) | Self::CommitFailed(_) | Self::DrainDeadline => FAILED,
+            Self::Bind { .. } | Self::Open(_) | Self::Topic(_) | Self::CommitFailed(_) | Self::DrainDeadline => FAILED,
         }
     }
 }

@@ -35,11 +35,7 @@ impl Listeners {
     /// [`ServeError::NotLoopback`] for an address that others can reach, unless `insecure` is set, and
     /// [`ServeError::Bind`].
     pub async fn bind(settings: &Settings) -> Result<Self, ServeError> {
-        let addresses = [settings.listen, settings.http_listen];
-        let reachable = addresses.into_iter().find(|address| !address.ip().is_loopback());
-        if let Some(address) = reachable.filter(|_| !settings.insecure) {
-            return Err(ServeError::NotLoopback { address });
-        }
+        check_addresses(settings)?;
         Ok(Self { grpc: bind(settings.listen).await?, http: bind(settings.http_listen).await? })
     }
 
@@ -57,6 +53,19 @@ impl Listeners {
     /// If the system does not tell.
     pub fn http_address(&self) -> io::Result<SocketAddr> {
         self.http.local_addr()
+    }
+}
+
+/// Refuses addresses that others can reach, unless `insecure` is set.
+///
+/// # Errors
+/// [`ServeError::NotLoopback`].
+pub fn check_addresses(settings: &Settings) -> Result<(), ServeError> {
+    let addresses = [settings.listen, settings.http_listen];
+    let reachable = addresses.into_iter().find(|address| !address.ip().is_loopback());
+    match reachable.filter(|_| !settings.insecure) {
+        Some(address) => Err(ServeError::NotLoopback { address }),
+        None => Ok(()),
     }
 }
 

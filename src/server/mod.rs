@@ -20,24 +20,32 @@ mod listen;
 mod network;
 pub mod offline;
 mod open;
+mod reload;
 mod settings;
+mod topics;
 
 use std::io;
 use std::pin::{Pin, pin};
 use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use self::health::{Health, Phase};
 use self::network::Network;
+use self::reload::Running;
 use self::settings::FAILED_DEADLINE;
 use crate::engine::{EngineHandle, Status};
 use crate::grpc::{Admin, Broker, Queue};
 
 pub use self::error::{OpenFailure, ServeError};
-pub use self::listen::Listeners;
+pub use self::listen::{Listeners, check_addresses};
+pub use self::reload::{Reload, ReloadError, Reloader, Reloads, reloads};
 pub use self::settings::{Settings, disk_reserve};
+pub use self::topics::{DeclareError, TopicDeclaration};
+pub use crate::clock::StepPolicy;
+pub use crate::engine::EngineSettings;
 pub use crate::store::StoreOptions;
 
 /// The runtime that [`serve_engine`] should run on: `network_threads` threads.
@@ -61,8 +69,21 @@ pub async fn serve(
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    serve_reloading(settings, listeners, Reloads::none(), shutdown).await
+}
+
+/// As [`serve`], and some settings can change meanwhile; see [`Reload`].
+///
+/// # Errors
+/// As [`serve_engine`].
+pub async fn serve_reloading(
+    settings: Settings,
+    listeners: Listeners,
+    reloads: Reloads,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
     let opening = settings.clone();
-    serve_engine(&settings, listeners, move || open::open(&opening), shutdown).await
+    broker(&settings, listeners, move || open::open(&opening), reloads, shutdown).await
 }
 
 /// Runs a broker on `listeners` until `shutdown` resolves and the drain is done, or until it fails. Its engine is
@@ -76,9 +97,19 @@ pub async fn serve_engine(
     open: impl FnOnce() -> Result<EngineHandle, OpenFailure> + Send + 'static,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    broker(settings, listeners, open, Reloads::none(), shutdown).await
+}
+
+async fn broker(
+    settings: &Settings,
+    listeners: Listeners,
+    open: impl FnOnce() -> Result<EngineHandle, OpenFailure> + Send + 'static,
+    reloads: Reloads,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
     let (broker, health) = (Broker::recovering(), Health::recovering().await);
     let network = Network::start(settings, listeners, &broker, &health);
-    let outcome = run(settings, &broker, &health, open, pin!(shutdown)).await;
+    let outcome = run(settings, &broker, &health, open, reloads, pin!(shutdown)).await;
     let (outcome, deadline) = match outcome {
         Ok(Drain { outcome, deadline }) => (outcome, deadline),
         Err(error) => (Err(error), Box::pin(tokio::time::sleep(FAILED_DEADLINE)) as Deadline),
@@ -102,6 +133,7 @@ async fn run(
     broker: &Broker,
     health: &Health,
     open: impl FnOnce() -> Result<EngineHandle, OpenFailure> + Send + 'static,
+    reloads: Reloads,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Drain, ServeError> {
     let mut opening = open_aside(open);
@@ -111,7 +143,7 @@ async fn run(
     };
     let Some(opened) = opened else {
         // Reading a store cannot be interrupted, but it can be abandoned: nothing has been served.
-        let mut deadline = start_drain(settings, health).await;
+        let mut deadline = start_drain(settings.drain_deadline, health).await;
         tokio::select! {
             opened = opening => if let Ok(Ok(engine)) = opened {
                 return Ok(drain_engine(&engine, deadline).await);
@@ -121,16 +153,22 @@ async fn run(
         return Ok(Drain { outcome: Ok(()), deadline: passed() });
     };
     let engine = opened.expect("opening the store does not panic")?;
+    if let Err(error) = topics::declare(&engine, &settings.topics).await {
+        engine.shutdown().await;
+        return Err(error.into());
+    }
     broker.recovered(engine.clone());
     health.set(Phase::Serving).await;
     tracing::info!("serving");
+    let running = Running::new(settings);
     tokio::select! {
         cause = failure(&engine) => {
             health.set(Phase::Failed).await;
             Err(ServeError::CommitFailed(cause))
         }
+        never = reload::serve(&running, &engine, reloads) => match never {},
         () = shutdown => {
-            let deadline = start_drain(settings, health).await;
+            let deadline = start_drain(running.drain_deadline(), health).await;
             Ok(drain_engine(&engine, deadline).await)
         }
     }
@@ -149,10 +187,10 @@ fn open_aside(
     opening
 }
 
-async fn start_drain(settings: &Settings, health: &Health) -> Deadline {
-    tracing::info!(deadline_s = settings.drain_deadline.as_secs_f64(), "draining");
+async fn start_drain(within: Duration, health: &Health) -> Deadline {
+    tracing::info!(deadline_s = within.as_secs_f64(), "draining");
     health.set(Phase::Draining).await;
-    Box::pin(tokio::time::sleep(settings.drain_deadline))
+    Box::pin(tokio::time::sleep(within))
 }
 
 async fn drain_engine(engine: &EngineHandle, mut deadline: Deadline) -> Drain {

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 
 use crate::clock::Clock;
 use crate::engine::{EngineHandle, Parts, start};
@@ -35,12 +36,20 @@ fn failed(error: impl Error + Send + Sync + 'static) -> OpenFailure {
 
 fn watch_disk(engine: &EngineHandle, settings: &Settings) -> io::Result<()> {
     let directory = settings.data_dir.clone();
-    let reserve = match settings.disk_reserve {
-        Some(reserve) => reserve,
-        None => disk_reserve(store::total_bytes(&directory)?),
-    };
+    let reserve = reserve(settings.disk_reserve, &directory)?;
     tracing::info!(reserve, "produce is refused while fewer bytes are free");
     engine.watch_disk(reserve, move || store::free_bytes(&directory))
+}
+
+/// The disk reserve in bytes: what was set, or the default for the file system of the data directory.
+///
+/// # Errors
+/// If the size of the file system cannot be read.
+pub(super) fn reserve(set: Option<u64>, data_dir: &Path) -> io::Result<u64> {
+    match set {
+        Some(reserve) => Ok(reserve),
+        None => Ok(disk_reserve(store::total_bytes(data_dir)?)),
+    }
 }
 
 /// Which refusals an operator has to act on before another start can succeed.

@@ -9,6 +9,8 @@ use crate::engine::EngineSettings;
 use crate::queue::limits::Limits;
 use crate::store::StoreOptions;
 
+use super::topics::TopicDeclaration;
+
 /// Settings of a broker.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -36,8 +38,17 @@ pub struct Settings {
     /// Produce is refused while the file system of the data directory has fewer free bytes; `None`: [`disk_reserve`] of
     /// its size. Default `None`.
     pub disk_reserve: Option<u64>,
+    /// Topics that exist, with these settings, before anything is served. Default none.
+    pub topics: Vec<TopicDeclaration>,
     /// What to do when the wall clock is set. Default: report it and go on by the broker's clock.
     pub step_policy: StepPolicy,
+}
+
+impl Settings {
+    /// No configuration may allow more connections: each takes a file descriptor, and memory.
+    pub const LARGEST_MAX_CONNECTIONS: usize = 65_536;
+    /// No configuration may start more network threads.
+    pub const LARGEST_NETWORK_THREADS: usize = 64;
 }
 
 impl Default for Settings {
@@ -46,7 +57,7 @@ impl Default for Settings {
             listen: (Ipv4Addr::LOCALHOST, 7383).into(),
             http_listen: (Ipv4Addr::LOCALHOST, 7384).into(),
             insecure: false,
-            data_dir: PathBuf::from("duewheel-data"),
+            data_dir: PathBuf::from("./duewheel-data"),
             drain_deadline: Duration::from_secs(10),
             network_threads: 1,
             max_connections: 1_024,
@@ -54,6 +65,7 @@ impl Default for Settings {
             engine: EngineSettings::default(),
             store: StoreOptions::default(),
             disk_reserve: None,
+            topics: Vec::new(),
             step_policy: StepPolicy::Report,
         }
     }

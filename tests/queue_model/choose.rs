@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use duewheel::queue::command::{Command, ConsumerId, Due, KeyPolicy, LeaseRequest, Nack, NackReason, Produce, Target};
+use duewheel::queue::fields::{TopicField, TopicPatch};
 use duewheel::queue::limits::DAY_MS;
 use duewheel::queue::message::{MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
@@ -240,7 +241,18 @@ impl Run {
                 let paused = self.model.topic(&name).is_some_and(|topic| topic.record.paused);
                 Command::SetPaused { name, paused: !paused }
             }
-            6..=7 => {
+            6 => {
+                let mut patch = TopicPatch::default();
+                let (field, text) = self.pick(&[
+                    (TopicField::Lease, "4s"),
+                    (TopicField::MaxAttempts, "2"),
+                    (TopicField::Concurrency, "3"),
+                    (TopicField::Rate, "none"),
+                ]);
+                patch.set(field, text).expect("well formed");
+                Command::PatchTopic { name, patch }
+            }
+            7 => {
                 let mut settings = self.choose_settings();
                 // How much is remembered follows from the settings as a whole, not message by message; a script
                 // shows how a change of them works.

@@ -225,6 +225,10 @@ impl Model {
         match command {
             Command::CreateTopic { name, settings } => self.create_topic(now, name, settings, did),
             Command::UpdateTopic { name, settings } => self.update_topic(now, name, settings),
+            Command::PatchTopic { name, patch } => {
+                let present = self.topic(name).map(|topic| topic.record.settings.clone()).unwrap_or_default();
+                self.update_topic(now, name, &patch.of_present(&present))
+            }
             Command::SetPaused { name, paused } => self.set_paused(name, *paused),
             Command::Produce(produce) => {
                 self.produce(now, produce, did).map(Reply::Produced).map_err(Rejection::Produce)

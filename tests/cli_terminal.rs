@@ -1,0 +1,57 @@
+//! Colours: on a terminal, unless somebody does not want them; never in a pipe or a file.
+
+mod support;
+
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use support::{arg, duewheel};
+
+const ESCAPE: &str = "\u{1b}[";
+
+/// What a command writes to a terminal.
+fn on_a_terminal(mut command: Command) -> String {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("the system has terminals");
+    grantpt(&controller).expect("the terminal is ours");
+    unlockpt(&controller).expect("the terminal is ours");
+    let name = ptsname(&controller, Vec::new()).expect("the terminal has a name");
+    let name = std::ffi::OsStr::from_bytes(name.to_bytes());
+    let terminal = OpenOptions::new().read(true).write(true).open(name).expect("the terminal opens");
+    command.stdout(terminal.try_clone().expect("a second handle")).stderr(terminal);
+    let mut child = command.spawn().expect("the program runs");
+    // The command holds the handles of this side; reading ends when nobody holds one any more.
+    drop(command);
+    let mut written = Vec::new();
+    // The end of a terminal is told as an error.
+    let _end = std::fs::File::from(controller).read_to_end(&mut written);
+    child.wait().expect("a child can be waited for");
+    String::from_utf8(written).expect("text")
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_want_them() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("thesis.txt"), "years of work").expect("a writable directory");
+    let foreign = arg(directory.path());
+    // The log of a broker that does not start, and a complaint about the usage.
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--data-dir", foreign];
+    for (args, said) in [(&serve[..], "listening"), (&["produce", "--help-me"], "--help-me")] {
+        let command = |variables: &[(&str, &str)]| {
+            let mut command = duewheel();
+            command.args(args).env_remove("NO_COLOR").env("TERM", "xterm").envs(variables.iter().copied());
+            command
+        };
+        let coloured = on_a_terminal(command(&[]));
+        assert!(coloured.contains(ESCAPE) && coloured.contains(said), "{coloured:?}");
+        for plain in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")]] {
+            let written = on_a_terminal(command(plain));
+            assert!(!written.contains(ESCAPE) && written.contains(said), "{plain:?}: {written:?}");
+        }
+        let output = command(&[]).output().expect("the program runs");
+        let written = String::from_utf8(output.stderr).expect("text");
+        assert!(!written.contains(ESCAPE) && written.contains(said), "in a pipe: {written:?}");
+    }
+}
