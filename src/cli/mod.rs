@@ -12,8 +12,12 @@ mod bench;
 mod body;
 mod check;
 mod config;
+mod confirm;
 mod consume;
 mod dead;
+mod dead_export;
+mod dead_filter;
+mod dead_job;
 mod exec;
 mod exit;
 mod log;
@@ -28,6 +32,7 @@ mod session;
 mod signals;
 mod stats;
 mod topic;
+mod topic_delete;
 
 use std::process::ExitCode;
 
@@ -77,7 +82,7 @@ enum Command {
 /// The commands that talk to a broker.
 #[derive(Debug, Subcommand)]
 enum ClientCommand {
-    /// Create, list, show, update, pause or resume topics
+    /// Create, list, show, update, pause, resume or delete topics
     #[command(subcommand, after_long_help = "Examples:\n  duewheel topic create dropped-orders\n  duewheel topic list")]
     Topic(topic::TopicCommand),
     /// Produce a message, or every line of a file
@@ -87,7 +92,7 @@ enum ClientCommand {
     /// Show, cancel or reschedule one message
     #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
     Message(message::MessageCommand),
-    /// List or redrive dead letters
+    /// List, show, redrive, purge or export dead letters
     #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker

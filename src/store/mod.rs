@@ -32,6 +32,7 @@ mod directory;
 pub mod doubles;
 mod folder;
 mod generation;
+mod give_back;
 mod home;
 mod index;
 mod journal;
