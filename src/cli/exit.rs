@@ -158,6 +158,9 @@ fn next_step(error: &Error) -> Option<String> {
     }
     let known = match error.reason() {
         Some("TOPIC_NOT_FOUND") => Some("create the topic (duewheel topic create NAME), or see duewheel topic list"),
+        Some("TOPIC_NOT_EMPTY") => {
+            Some("see what is in it with duewheel stats; --purge deletes it with all its messages")
+        }
         Some("TOPIC_EXISTS") => Some("change it with duewheel topic update"),
         Some("KEY_IN_USE" | "KEY_IN_FLIGHT") => {
             Some("see the holder with duewheel message show --key, or choose another --key-policy")

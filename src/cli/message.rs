@@ -137,9 +137,13 @@ async fn show(session: &Session, client: &Client, args: &ShowArgs) -> Result<(),
     let message = by.message();
     let failed = |error: Error| Failure::call(format!("show the message with {message} of '{topic}'"), &error);
     let info = client.message(topic, message.clone(), args.omit_body).await.map_err(failed)?;
-    let view = MessageView::new(info);
-    print_sheet(session.format, &view)?;
-    if session.format == Format::Table && !view.history.is_empty() {
+    print_message(session.format, &MessageView::new(info))
+}
+
+/// Prints a message with its history.
+pub(super) fn print_message(format: Format, view: &MessageView) -> Result<(), Failure> {
+    print_sheet(format, view)?;
+    if format == Format::Table && !view.history.is_empty() {
         let columns = ["delivery", "attempt", "delivered at", "outcome", "consumer", "text", "next due at"];
         println!("\n{}", table(&columns, view.history.iter().map(super::message_view::HistoryView::cells)));
         if view.history_omitted > 0 {

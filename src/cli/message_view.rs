@@ -189,11 +189,6 @@ pub(super) fn outcome_name(outcome: pb::Outcome) -> &'static str {
     short(outcome.as_str_name(), "OUTCOME_")
 }
 
-/// The name of a redrive status, such as `KEY_IN_USE`.
-pub(super) fn redrive_name(status: pb::RedriveStatus) -> &'static str {
-    short(status.as_str_name(), "REDRIVE_STATUS_")
-}
-
 fn dead_reason_name(reason: pb::DeadReason) -> &'static str {
     short(reason.as_str_name(), "DEAD_REASON_")
 }

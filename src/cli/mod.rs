@@ -13,8 +13,12 @@ mod body;
 mod broker_command;
 mod check;
 mod config;
+mod confirm;
 mod consume;
 mod dead;
+mod dead_export;
+mod dead_filter;
+mod dead_job;
 mod exec;
 mod exit;
 mod live;
@@ -35,6 +39,7 @@ mod signals;
 mod stats;
 mod suggest;
 mod topic;
+mod topic_delete;
 mod verify;
 
 use std::process::ExitCode;
@@ -90,7 +95,7 @@ enum Command {
 /// The commands that talk to a broker.
 #[derive(Debug, Subcommand)]
 enum ClientCommand {
-    /// Create, list, show, update, pause or resume topics
+    /// Create, list, show, update, pause, resume or delete topics
     #[command(subcommand, after_long_help = "Examples:\n  duewheel topic create dropped-orders\n  duewheel topic list")]
     Topic(topic::TopicCommand),
     /// Produce a message, or every line of a file
@@ -100,7 +105,7 @@ enum ClientCommand {
     /// Show, cancel or reschedule one message
     #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
     Message(message::MessageCommand),
-    /// List or redrive dead letters
+    /// List, show, redrive, purge or export dead letters
     #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker

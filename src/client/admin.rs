@@ -1,4 +1,4 @@
-//! Administration: topics, statistics, dead letters, health.
+//! Administration: topics, statistics, health.
 
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -86,38 +86,6 @@ impl Client {
     pub async fn stats(&self, topic: Option<&str>) -> Result<pb::GetStatsResponse, Error> {
         let request = self.request(pb::GetStatsRequest { topic: topic.unwrap_or_default().to_owned() });
         Ok(self.admin().get_stats(request).await?.into_inner())
-    }
-
-    /// A page of the dead letters of a topic, oldest first, and the token of the next page unless this is the
-    /// last. `page_size` is 1 to 1,000; start with an empty token.
-    ///
-    /// # Errors
-    /// `TOPIC_NOT_FOUND`, a bad token, or a call that broke.
-    pub async fn dead_letters(
-        &self,
-        topic: &str,
-        page_size: u32,
-        page_token: &str,
-    ) -> Result<(Vec<pb::MessageInfo>, Option<String>), Error> {
-        let request =
-            pb::ListDeadLettersRequest { topic: topic.to_owned(), page_size, page_token: page_token.to_owned() };
-        let page = self.admin().list_dead_letters(self.request(request)).await?.into_inner();
-        Ok((page.messages, Some(page.next_page_token).filter(|token| !token.is_empty())))
-    }
-
-    /// Makes 1 to 1,000 dead letters ready again, with all their attempts; the results are in their order.
-    ///
-    /// # Errors
-    /// `TOPIC_NOT_FOUND`, a bad field, or a call that broke; a redrive may be repeated.
-    pub async fn redrive(&self, topic: &str, ids: Vec<String>) -> Result<Vec<pb::RedriveStatus>, Error> {
-        let expected = ids.len();
-        let request = self.request(pb::RedriveDeadLettersRequest { topic: topic.to_owned(), ids });
-        let answer = self.admin().redrive_dead_letters(request).await?.into_inner();
-        let results: Vec<_> = answer.results().collect();
-        if results.len() != expected {
-            return Err(Error::protocol(format!("{} results for {expected} dead letters", results.len())));
-        }
-        Ok(results)
     }
 
     /// Whether the broker serves. It does not while it recovers, drains, or after a failed commit.

@@ -74,6 +74,11 @@ pub trait Folds: Send + 'static {
     /// If the result is not certain to be durable; the engine fails.
     fn run(&mut self, job: Self::Job) -> Result<Self::Done, CommitFailure>;
 
+    /// True if a clean-up was under way when the store was opened that is to go on at once.
+    fn is_cleaning_up(&self) -> bool {
+        false
+    }
+
     /// Does a part of what there is to clean up, and tells what it changed in the pages; `None` if nothing is left.
     ///
     /// # Errors
@@ -253,7 +258,7 @@ impl Group {
 /// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
 /// it does at any moment.
 pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
-    let mut next = jobs.recv().ok();
+    let mut next = if folds.is_cleaning_up() { clean_up(&mut folds, jobs, done) } else { jobs.recv().ok() };
     while let Some(job) = next {
         tracing::debug!("a fold begins");
         let folded = folds.run(job);
@@ -261,21 +266,28 @@ pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncS
         if done.send(CommitInput::Folded(folded)).is_err() {
             return;
         }
-        next = loop {
-            match jobs.try_recv() {
-                Ok(job) => break Some(job),
-                Err(TryRecvError::Disconnected) => return,
-                Err(TryRecvError::Empty) => {}
-            }
-            tracing::debug!("a compaction begins");
-            let compacted = folds.compact().transpose();
-            let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
-            tracing::debug!(is_durable, changed, "a compaction has ended");
-            let Some(compacted) = compacted else { break jobs.recv().ok() };
-            if done.send(CommitInput::Compacted(compacted)).is_err() {
-                return;
-            }
-        };
+        next = clean_up(&mut folds, jobs, done);
+    }
+}
+
+/// Compacts until a job comes; `None`: no other can come, or nobody wants to know.
+fn clean_up<F: Folds>(
+    folds: &mut F,
+    jobs: &Receiver<F::Job>,
+    done: &SyncSender<CommitInput<F::Done>>,
+) -> Option<F::Job> {
+    loop {
+        match jobs.try_recv() {
+            Ok(job) => return Some(job),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
+        tracing::debug!("a compaction begins");
+        let compacted = folds.compact().transpose();
+        let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
+        tracing::debug!(is_durable, changed, "a compaction has ended");
+        let Some(compacted) = compacted else { return jobs.recv().ok() };
+        done.send(CommitInput::Compacted(compacted)).ok()?;
     }
 }
 

@@ -20,12 +20,13 @@ use super::stats::Stats;
 use super::throttle::{Throttle, is_produce};
 use crate::clock::Clock;
 use crate::queue::change::TopicRecord;
-use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply, Target};
+use crate::queue::command::{Command, ConsumerId, DeletedTopic, Delivery, FindRejection, Rejection, Reply, Target};
+use crate::queue::dead::{DeadPage, DeadQuery, DeadSnapshot};
 use crate::queue::limits::Limits;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::time::Timestamp;
 use crate::queue::values::{ConsumerName, TopicName};
-use crate::queue::view::{LiveView, MessageView};
+use crate::queue::view::MessageView;
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
@@ -118,6 +119,23 @@ pub struct Seen {
     pub consumers: usize,
     /// When it was seen.
     pub now: Timestamp,
+}
+
+/// How far the room of a deleted topic is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reclaiming {
+    /// Pages of it that are left.
+    pub pages: u64,
+    /// The fold is done that takes them out of use; before it there may be more to come.
+    pub is_folded: bool,
+}
+
+impl Reclaiming {
+    /// Nothing is left.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.is_folded && self.pages == 0
+    }
 }
 
 /// Answers that are not there yet, to commands that are admitted.
@@ -247,17 +265,33 @@ impl EngineHandle {
         self.ask(move |sight| sight.stats(topic)).await
     }
 
-    /// Dead letters of a topic by (time of death, arrival number), from the one after `after` on, at most `limit`.
+    /// A look at dead letters of a topic, in the order of (time of death, arrival number). One look reads a bounded part
+    /// of them: go on from where the page says.
     ///
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn dead_letters(
         &self,
         topic: TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Result<Vec<LiveView>, FindRejection>, EngineError> {
-        self.ask(move |sight| sight.dead_letters(&topic, after, limit)).await
+        query: DeadQuery,
+    ) -> Result<Result<DeadPage, FindRejection>, EngineError> {
+        self.ask(move |sight| sight.dead_letters(&topic, &query)).await
+    }
+
+    /// The dead letters of a topic at this instant.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn dead_snapshot(&self, topic: TopicName) -> Result<Result<DeadSnapshot, FindRejection>, EngineError> {
+        self.ask(move |sight| sight.queue.dead_snapshot(sight.now, &topic)).await
+    }
+
+    /// How far the room of a deleted topic is given back.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn reclaiming(&self, deleted: DeletedTopic) -> Result<Reclaiming, EngineError> {
+        self.ask(move |sight| sight.reclaiming(&deleted)).await
     }
 
     /// Refuses produce while fewer than `reserve` bytes are free, which `free_bytes` tells when it is asked, several

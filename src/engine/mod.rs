@@ -55,7 +55,7 @@ mod throttle;
 
 pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
-pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
+pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Reclaiming, Seen, Window};
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
 pub use self::reserve::DiskView;

@@ -72,6 +72,10 @@ impl Folds for Folder {
         Ok(Folder::run(self, job)?)
     }
 
+    fn is_cleaning_up(&self) -> bool {
+        self.is_giving_back()
+    }
+
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
         Ok(Folder::compact(self)?)
     }

@@ -27,6 +27,7 @@ use crate::queue::far::{Load, Loaded};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
+use crate::queue::values::TopicName;
 use crate::queue::{Effects, Queue};
 use crate::store::{DirectoryDelta, ReadError};
 
@@ -178,7 +179,7 @@ impl<Done> Owner<Done> {
             Input::CaughtUp(consumer) => self.service.caught_up(consumer),
             Input::Detach { unread, .. } if self.is_draining => self.give_back(unread, turn),
             Input::Detach { consumer, .. } => {
-                self.service.detach(consumer);
+                drop(self.service.detach(consumer));
                 let returned = self.queue.apply(now, Command::ReturnAll(consumer), None, &mut turn.effects);
                 returned.expect("returning all leases of a stream is never refused");
             }
@@ -210,7 +211,26 @@ impl<Done> Owner<Done> {
             Ok(found) => found.flatten(),
             Err(error) => return Err(unreadable(&error)),
         };
-        self.queue.apply(turn.now, command, found, &mut turn.effects)
+        match command {
+            Command::DeleteTopic { name, purge } => self.delete_topic(&name, purge, turn),
+            command => self.queue.apply(turn.now, command, found, &mut turn.effects),
+        }
+    }
+
+    /// Deletes a topic; whoever waits for its messages hears of it when that is durable.
+    fn delete_topic(&mut self, name: &TopicName, purge: bool, turn: &mut Turn) -> Result<Reply, Rejection> {
+        let command = Command::DeleteTopic { name: name.clone(), purge };
+        let reply = self.queue.apply(turn.now, command, None, &mut turn.effects)?;
+        if let Reply::TopicDeleted(deleted) = reply {
+            let (releases, consumers) = self.service.topic_deleted(deleted.id, name);
+            turn.releases.extend(releases);
+            for consumer in consumers {
+                let returned = self.queue.apply(turn.now, Command::ReturnAll(consumer), None, &mut turn.effects);
+                returned.expect("returning all leases of a stream is never refused");
+            }
+            self.tally.forget(deleted.id);
+        }
+        Ok(reply)
     }
 
     /// A fold is in pages: what is far may leave memory.
@@ -333,11 +353,12 @@ mod tests {
     use crate::queue::Restore;
     use crate::queue::change::{Restored, TopicRecord};
     use crate::queue::command::{ConsumerId, Due, FindRejection, KeyPolicy, LeaseRequest, Produce, Reply, Target};
+    use crate::queue::dead::{DeadQuery, StoredDead};
     use crate::queue::far::Missing;
     use crate::queue::limits::Limits;
     use crate::queue::message::{Message, MessageId, TopicId};
     use crate::queue::settings::TopicSettings;
-    use crate::queue::values::{ConsumerName, Headers, TopicName};
+    use crate::queue::values::{ConsumerName, Headers};
     use crate::store::DirectoryDelta;
 
     /// An owner whose rounds are done by hand.
@@ -486,7 +507,7 @@ mod tests {
             Err(ReadError::Overtaken)
         }
 
-        fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
+        fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<StoredDead, ReadError> {
             Err(ReadError::Overtaken)
         }
 
@@ -504,7 +525,8 @@ mod tests {
         let target = Target::Id(MessageId { topic: TopicId(1), birth_due: now, arrival: 0 });
         let sight = hand.owner.sight(now);
         let found = sight.message(&topic(), &target).map(|_| ());
-        let listed = sight.dead_letters(&topic(), None, 10).map(|_| ());
+        let query = DeadQuery { limit: 10, ..DeadQuery::default() };
+        let listed = sight.dead_letters(&topic(), &query).map(|_| ());
         assert_eq!((found, listed), (Err(FindRejection::PagesMoving), Err(FindRejection::PagesMoving)));
     }
 

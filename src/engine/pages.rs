@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::input::Input;
+use crate::queue::dead::StoredDead;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -27,22 +28,23 @@ pub trait Reads: Send + 'static {
     /// [`ReadError`].
     fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError>;
 
-    /// Dead letters of a topic after (time of death, arrival number), in that order.
+    /// Dead letters of a topic after (time of death, arrival number), in that order; a bounded number of pages is read.
     ///
     /// # Errors
     /// [`ReadError`].
-    fn dead(
-        &mut self,
-        topic: TopicId,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Message>, ReadError>;
+    fn dead(&mut self, topic: TopicId, after: Option<(Timestamp, u64)>, limit: usize) -> Result<StoredDead, ReadError>;
 
     /// How many waiting messages of a topic are at or after `from` in its order and due before `until`.
     ///
     /// # Errors
     /// [`ReadError`].
     fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError>;
+
+    /// Pages that are listed of a topic.
+    fn pages_of(&self, topic: TopicId) -> u64 {
+        let _ = topic;
+        0
+    }
 
     /// What was found damaged, and left out, since the last call.
     fn take_damaged(&mut self) -> Vec<DamagedPart> {
@@ -68,17 +70,16 @@ impl Reads for Reader {
         Reader::find(self, missing)
     }
 
-    fn dead(
-        &mut self,
-        topic: TopicId,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Message>, ReadError> {
+    fn dead(&mut self, topic: TopicId, after: Option<(Timestamp, u64)>, limit: usize) -> Result<StoredDead, ReadError> {
         Reader::dead(self, topic, after, limit)
     }
 
     fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
         Reader::due_counts(self, topic, from, until)
+    }
+
+    fn pages_of(&self, topic: TopicId) -> u64 {
+        Reader::pages_of(self, topic)
     }
 
     fn take_damaged(&mut self) -> Vec<DamagedPart> {
@@ -105,8 +106,8 @@ impl Reads for NoPages {
         Ok(None)
     }
 
-    fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
-        Ok(Vec::new())
+    fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<StoredDead, ReadError> {
+        Ok(StoredDead::default())
     }
 
     fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use super::handle::Seen;
+use super::handle::{Reclaiming, Seen};
 use super::pages::Reads;
 use super::service::Service;
 use super::signals::Signals;
@@ -11,10 +11,12 @@ use super::stats::{BrokerStats, Stats, Tally, TopicStats};
 use crate::clock::Clock;
 use crate::queue::Queue;
 use crate::queue::change::TopicRecord;
-use crate::queue::command::{FindRejection, Target};
+use crate::queue::command::{DeletedTopic, FindRejection, Target};
+use crate::queue::dead::{DeadPage, DeadQuery};
+use crate::queue::limits::MAX_PAGE_SIZE;
 use crate::queue::time::Timestamp;
 use crate::queue::values::TopicName;
-use crate::queue::view::{LiveView, TopicCounts};
+use crate::queue::view::TopicCounts;
 use crate::store::ReadError;
 
 /// The state of the engine in the middle of a round.
@@ -62,25 +64,19 @@ impl Sight<'_> {
         }
     }
 
-    pub(super) fn dead_letters(
-        &self,
-        topic: &TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<LiveView>, FindRejection> {
+    /// Dead letters of a topic; see [`Queue::dead_letters`].
+    pub(super) fn dead_letters(&self, topic: &TopicName, query: &DeadQuery) -> Result<DeadPage, FindRejection> {
         let id = self.queue.topic(topic).ok_or_else(|| FindRejection::TopicNotFound(topic.clone()))?.id;
-        // What memory overrules is left out afterwards, so more may be needed than are asked for.
-        let (mut stored, mut from) = (Vec::new(), after);
-        loop {
-            let page = self.pages.borrow_mut().dead(id, from, limit);
-            let page = page.map_err(|error| unreadable(&error))?;
-            let is_end = page.len() < limit;
-            from = page.last().and_then(|last| Some((last.progress.dead?.1, last.id.arrival)));
-            stored.extend(page.into_iter().filter(|message| !self.queue.overrules(message.id.arrival)));
-            if is_end || stored.len() >= limit {
-                return self.queue.dead_letters(self.now, topic, after, limit, &stored);
-            }
-        }
+        // What memory overrules or the filter leaves out is read all the same; more than a page of a listing is not.
+        let stored = self.pages.borrow_mut().dead(id, query.begins_after(), MAX_PAGE_SIZE as usize);
+        let stored = stored.map_err(|error| unreadable(&error))?;
+        self.queue.dead_letters(self.now, topic, query, &stored)
+    }
+
+    /// How far the room of a deleted topic is given back.
+    pub(super) fn reclaiming(&self, deleted: &DeletedTopic) -> Reclaiming {
+        let is_folded = deleted.generation.is_none_or(|generation| self.queue.is_deletion_folded(generation));
+        Reclaiming { pages: self.pages.borrow().pages_of(deleted.id), is_folded }
     }
 
     /// The counts of a topic, with what is on disk counted as scheduled or ready. Only if more is overdue than memory

@@ -87,6 +87,11 @@ impl Tally {
         }
     }
 
+    /// The topic is gone.
+    pub(super) fn forget(&mut self, topic: TopicId) {
+        self.topics.remove(&topic);
+    }
+
     /// Deliveries of the topic.
     pub(super) fn deliveries(&self, topic: TopicId) -> u64 {
         self.topics.get(&topic).map_or(0, Histogram::len)

@@ -28,6 +28,9 @@ pub mod reason {
     pub const TOPIC_NOT_FOUND: &str = "TOPIC_NOT_FOUND";
     /// The name of a new topic is taken; metadata `topic`. `ALREADY_EXISTS`.
     pub const TOPIC_EXISTS: &str = "TOPIC_EXISTS";
+    /// The topic has messages and was not to be purged; metadata `topic`, `waiting`, `leased`, `dead`.
+    /// `FAILED_PRECONDITION`.
+    pub const TOPIC_NOT_EMPTY: &str = "TOPIC_NOT_EMPTY";
     /// The broker has as many topics as it may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_TOPICS: &str = "TOO_MANY_TOPICS";
     /// The message is neither live nor remembered. `NOT_FOUND`.
@@ -126,12 +129,6 @@ impl Fault {
 
     fn pages_moving(text: String) -> Self {
         Self::new(Code::Unavailable, reason::PAGES_MOVING, text).retry_after(RETRY_SOON)
-    }
-
-    /// The same fault of one item in a batch that is answered as a whole: others may have been done.
-    pub(crate) fn of_batch(mut self) -> Self {
-        self.0.outcome = "unknown";
-        self
     }
 
     /// The broker reads its store.
@@ -257,6 +254,11 @@ impl From<TopicRejection> for Fault {
                 Self::new(Code::AlreadyExists, reason::TOPIC_EXISTS, text).with("topic", &topic)
             }
             TopicRejection::TooMany(limit) => exhausted(reason::TOO_MANY_TOPICS, text, limit),
+            TopicRejection::NotEmpty { topic, waiting, leased, dead } => precondition(reason::TOPIC_NOT_EMPTY, text)
+                .with("topic", &topic)
+                .with("waiting", &waiting)
+                .with("leased", &leased)
+                .with("dead", &dead),
             TopicRejection::Invalid(invalid) => invalid.into(),
         }
     }

@@ -34,20 +34,26 @@ pub(super) fn parse_topics(token: &str) -> Result<Option<TopicName>, Fault> {
     name.map(Some).ok_or_else(foreign)
 }
 
-/// The token of the page of dead letters of `topic` after the one that died at `at` with number `arrival`.
-pub(super) fn dead_letters_after(topic: &TopicName, at: Timestamp, arrival: u64) -> String {
-    encode(DEAD_LETTERS, &[at.as_millis(), arrival], topic.as_str().as_bytes())
+/// The token of the page of dead letters of `topic` after the place (time of death, arrival number). `query` is a sum over
+/// the filter.
+pub(super) fn dead_letters_after(topic: &TopicName, query: u32, (at, arrival): (Timestamp, u64)) -> String {
+    encode(DEAD_LETTERS, &[at.as_millis(), arrival, query.into()], topic.as_str().as_bytes())
 }
 
 /// The dead letter after which the page starts; `None`: at the first.
-pub(super) fn parse_dead_letters(token: &str, topic: &TopicName) -> Result<Option<(Timestamp, u64)>, Fault> {
+pub(super) fn parse_dead_letters(
+    token: &str,
+    topic: &TopicName,
+    query: u32,
+) -> Result<Option<(Timestamp, u64)>, Fault> {
     if token.is_empty() {
         return Ok(None);
     }
     let bytes = decode(token, DEAD_LETTERS).ok_or_else(foreign)?;
     let (at, rest) = bytes.split_first_chunk::<8>().ok_or_else(foreign)?;
-    let (arrival, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
-    if name != topic.as_str().as_bytes() {
+    let (arrival, rest) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (of, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
+    if u64::from_be_bytes(*of) != u64::from(query) || name != topic.as_str().as_bytes() {
         return Err(foreign());
     }
     Ok(Some((Timestamp::from_millis(u64::from_be_bytes(*at)), u64::from_be_bytes(*arrival))))
@@ -93,11 +99,12 @@ mod tests {
         let topics = topics_after(&orders);
         assert_eq!(parse_topics(&topics).ok(), Some(Some(orders.clone())));
         assert_eq!(parse_topics("").ok(), Some(None));
-        let dead = dead_letters_after(&orders, Timestamp::from_millis(7), 9);
-        assert_eq!(parse_dead_letters(&dead, &orders).ok(), Some(Some((Timestamp::from_millis(7), 9))));
+        let dead = dead_letters_after(&orders, 5, (Timestamp::from_millis(7), 9));
+        assert_eq!(parse_dead_letters(&dead, &orders, 5).ok(), Some(Some((Timestamp::from_millis(7), 9))));
         for (what, refused) in [
-            ("of another topic", parse_dead_letters(&dead, &other).is_err()),
-            ("of another listing", parse_dead_letters(&topics, &orders).is_err() && parse_topics(&dead).is_err()),
+            ("of another topic", parse_dead_letters(&dead, &other, 5).is_err()),
+            ("of another filter", parse_dead_letters(&dead, &orders, 6).is_err()),
+            ("of another listing", parse_dead_letters(&topics, &orders, 5).is_err() && parse_topics(&dead).is_err()),
             ("cut", parse_topics(&topics[2..]).is_err() && parse_topics(&topics[1..]).is_err()),
             ("not hexadecimal", parse_topics("zz").is_err() && parse_topics("é").is_err()),
             ("one digit changed", parse_topics(&topics.replacen('6', "7", 1)).is_err()),

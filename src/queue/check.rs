@@ -24,7 +24,9 @@ pub struct Snapshot {
 impl Queue {
     /// Copies the durable projection. Takes time in proportion to everything in memory.
     pub fn snapshot(&self, now: Timestamp) -> Snapshot {
-        let mut messages: Vec<Message> = self.entries.iter().map(|(_, entry)| entry.message.clone()).collect();
+        let messages = self.entries.iter().map(|(_, entry)| &entry.message);
+        let messages = messages.filter(|message| self.topics.contains_key(&message.id.topic));
+        let mut messages: Vec<Message> = messages.cloned().collect();
         messages.sort_unstable_by_key(|message| message.id.arrival);
         let topics = self.topics.values();
         Snapshot {
@@ -40,17 +42,23 @@ impl Queue {
     /// # Errors
     /// A sentence that names the invariant and the message or topic.
     pub fn check(&self, now: Timestamp) -> Result<(), String> {
+        let mut orphan_timers = 0;
         for (index, entry) in &self.entries {
             let index = u32::try_from(index).map_err(|_| "an index over 2^32".to_owned())?;
             let message = &entry.message;
-            let topic = self.topics.get(&message.id.topic).ok_or(format!("{}: no topic", message.id))?;
+            let Some(topic) = self.topics.get(&message.id.topic) else {
+                let is_removed_soon = self.orphans.is_some() && !matches!(entry.state, State::Leased(_));
+                orphan_timers += u64::from(matches!(entry.state, State::Scheduled(_)));
+                is_removed_soon.then_some(()).ok_or(format!("{}: no topic", message.id))?;
+                continue;
+            };
             self.check_place(index, topic, now).map_err(|problem| format!("{}: {problem}", message.id))?;
         }
         for topic in self.topics.values() {
             self.check_topic(topic).map_err(|problem| format!("topic {}: {problem}", topic.record.name))?;
         }
         let leases = self.topics.values().map(|topic| topic.leased).sum::<u64>();
-        let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases;
+        let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases + orphan_timers;
         let ensure = |ok: bool, problem: &str| if ok { Ok(()) } else { Err(problem.to_owned()) };
         ensure(self.leases.len() as u64 == leases, "the lease index does not match the leased messages")?;
         ensure(self.wheel.len() as u64 == timers, "the wheel does not match the waiting messages")?;

@@ -88,13 +88,17 @@ impl Queue {
         self.sweep = Some(Sweep { cursor: 0, bounds });
     }
 
-    /// Takes far messages that are safe on disk out of memory, looking at no more than `limit`; true if more is
-    /// left to do.
+    /// Takes far messages that are safe on disk out of memory, and those of deleted topics, looking at no more than
+    /// `limit`; true if more is left to do.
     pub fn sweep(&mut self, limit: usize) -> bool {
-        let Some(mut sweep) = self.sweep.take() else { return false };
+        let orphans_left = self.drop_orphans(limit);
+        let Some(mut sweep) = self.sweep.take() else { return orphans_left };
         let range = sweep.cursor..self.entries.capacity().min(sweep.cursor + limit);
         let is_far = |index: &usize| {
             let Some(entry) = self.entries.get(*index) else { return false };
+            if !self.topics.contains_key(&entry.message.id.topic) {
+                return false;
+            }
             let order = (entry.message.progress.due_at, entry.message.id.arrival);
             let bound = sweep.bounds.get(&entry.message.id.topic).copied().unwrap_or(NO_FRONTIER);
             let beyond = matches!(entry.state, State::Dead) || order >= bound;
@@ -109,7 +113,7 @@ impl Queue {
             self.evict(u32::try_from(index).expect("memory holds fewer than 2^32 messages"));
         }
         self.sweep = more.then_some(sweep);
-        more
+        more || orphans_left
     }
 
     /// The next part of a topic that memory needs from disk.
@@ -143,8 +147,9 @@ impl Queue {
     /// Takes in what a load found. A load that a fold or a sweep has overtaken is dropped and asked for again.
     pub fn loaded(&mut self, now: Timestamp, loaded: Loaded) {
         let Load { topic: id, from, fold, .. } = loaded.load;
-        let overtaken = fold != self.folds || self.topics[&id].stored.frontier != from;
-        self.topic_mut(id).loading = false;
+        let Some(topic) = self.topics.get_mut(&id) else { return };
+        topic.loading = false;
+        let overtaken = fold != self.folds || topic.stored.frontier != from;
         if overtaken {
             return;
         }
@@ -160,7 +165,8 @@ impl Queue {
 
     /// A load has failed; it is asked for again, but not before `again_at`.
     pub fn load_failed(&mut self, load: Load, again_at: Timestamp) {
-        let topic = self.topic_mut(load.topic);
+        // A topic that was deleted meanwhile needs none.
+        let Some(topic) = self.topics.get_mut(&load.topic) else { return };
         topic.loading = false;
         topic.load_again_at = again_at;
     }
@@ -179,9 +185,9 @@ impl Queue {
             Command::Cancel { topic, target, .. } | Command::Reschedule { topic, target, .. } => {
                 self.missing_target(topic, target)
             }
-            Command::Redrive { topic, id } => {
-                self.topic_id(topic).filter(|&topic| topic == id.topic)?;
-                self.missing_id(*id)
+            Command::Redrive(letter) | Command::Purge(letter) => {
+                self.topic_id(&letter.topic).filter(|&topic| topic == letter.id.topic)?;
+                self.missing_id(letter.id)
             }
             Command::Ack(receipt) | Command::Extend { receipt, .. } | Command::Return(receipt) => {
                 self.missing_id(receipt.id)
@@ -191,6 +197,7 @@ impl Queue {
             | Command::UpdateTopic { .. }
             | Command::PatchTopic { .. }
             | Command::SetPaused { .. }
+            | Command::DeleteTopic { .. }
             | Command::Lease(_)
             | Command::ReturnAll(_) => None,
         }

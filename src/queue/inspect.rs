@@ -81,32 +81,7 @@ impl Queue {
         })
     }
 
-    /// Dead letters of a topic by (time of death, arrival), from the one after `after` on, at most `limit`. `stored`
-    /// are those that are on disk in that range, in order and at least `limit` of them if there are so many; what
-    /// memory knows overrules them.
-    ///
-    /// # Errors
-    /// [`FindRejection::TopicNotFound`].
-    pub fn dead_letters(
-        &self,
-        now: Timestamp,
-        topic: &TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-        stored: &[Message],
-    ) -> Result<Vec<LiveView>, FindRejection> {
-        let topic = &self.topics[&self.existing(topic)?];
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let memory = topic.dead.range((start, Bound::Unbounded)).take(limit);
-        let mut dead: Vec<LiveView> = memory.map(|(_, &index)| self.live_view(now, index)).collect();
-        let on_disk = stored.iter().filter(|message| !self.overrules(message.id.arrival));
-        dead.extend(on_disk.map(|message| self.stored_view(now, message)));
-        dead.sort_by_key(|view| (view.message.progress.dead.map(|(_, at)| at), view.message.id.arrival));
-        dead.truncate(limit);
-        Ok(dead)
-    }
-
-    fn live_view(&self, now: Timestamp, index: u32) -> LiveView {
+    pub(super) fn live_view(&self, now: Timestamp, index: u32) -> LiveView {
         let entry = &self.entries[index as usize];
         let message = &entry.message;
         let topic = &self.topics[&message.id.topic];
@@ -129,7 +104,7 @@ impl Queue {
     }
 
     /// The view of a message that is on disk only.
-    fn stored_view(&self, now: Timestamp, message: &Message) -> LiveView {
+    pub(super) fn stored_view(&self, now: Timestamp, message: &Message) -> LiveView {
         let topic = &self.topics[&message.id.topic];
         let state = match message.progress {
             Progress { dead: Some(_), .. } => StateView::Dead,

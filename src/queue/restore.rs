@@ -26,6 +26,9 @@ pub struct Restore {
     topics: BTreeMap<TopicId, TopicRecord>,
     totals: BTreeMap<TopicId, Totals>,
     stored: BTreeMap<TopicId, Stored>,
+    /// Topics that are gone; what is told of them before that counts for nothing.
+    deleted: BTreeSet<TopicId>,
+    last_topic: TopicId,
     folds: u64,
     /// Messages that are in memory from the start: they changed since the last fold, or were carried.
     messages: FxHashMap<u64, Message>,
@@ -47,6 +50,8 @@ impl Restore {
             topics: BTreeMap::new(),
             totals: BTreeMap::new(),
             stored: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            last_topic: TopicId(0),
             folds: 0,
             messages: FxHashMap::default(),
             gone: FxHashSet::default(),
@@ -61,7 +66,8 @@ impl Restore {
     /// Takes in the next thing that the store holds.
     pub fn record(&mut self, restored: Restored) {
         match restored {
-            Restored::Topic(record) => drop(self.topics.insert(record.id, record)),
+            Restored::Topic(record) => self.put_topic(record),
+            Restored::LastTopic(topic) => self.last_topic = self.last_topic.max(topic),
             Restored::Totals(topic, totals) => drop(self.totals.insert(topic, totals)),
             Restored::Fold(number) => self.folds = number,
             Restored::Stored { topic, waiting, dead, first } => {
@@ -79,6 +85,7 @@ impl Restore {
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
+        self.forget_deleted();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
         let mut queue = Queue {
@@ -86,6 +93,7 @@ impl Restore {
             epoch,
             names: self.topics.values().map(|record| (record.name.clone(), record.id)).collect(),
             topics: BTreeMap::new(),
+            last_topic: self.last_topic,
             entries: Slab::with_capacity(self.messages.len()),
             by_arrival: FxHashMap::default(),
             wheel: Wheel::new(now.as_millis()),
@@ -97,6 +105,7 @@ impl Restore {
             gone: self.gone,
             gone_frozen: FxHashSet::default(),
             sweep: None,
+            orphans: None,
             partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
             voided: self.closed.as_ref().map_or(Some((now, self.reserved_through)), |closing| closing.suspected),
             next_arrival: self.reserved_through,
@@ -121,6 +130,29 @@ impl Restore {
         queue
     }
 
+    fn put_topic(&mut self, record: TopicRecord) {
+        self.last_topic = self.last_topic.max(record.id);
+        self.topics.insert(record.id, record);
+    }
+
+    fn delete_topic(&mut self, topic: TopicId) {
+        self.topics.remove(&topic);
+        self.totals.remove(&topic);
+        self.stored.remove(&topic);
+        self.deleted.insert(topic);
+    }
+
+    /// Lets go of what belonged to deleted topics, all at once: there may be many of both.
+    fn forget_deleted(&mut self) {
+        if self.deleted.is_empty() {
+            return;
+        }
+        let deleted = &self.deleted;
+        self.messages.retain(|_, message| !deleted.contains(&message.id.topic));
+        self.ended.retain(|finished| !deleted.contains(&finished.id.topic));
+        self.dedup.retain(|record| !deleted.contains(&record.topic));
+    }
+
     fn stored(&mut self, topic: TopicId) -> &mut Stored {
         self.stored.entry(topic).or_insert_with(Stored::nothing)
     }
@@ -128,7 +160,8 @@ impl Restore {
     fn replay(&mut self, change: Change) {
         self.closed = None;
         match change {
-            Change::TopicPut(record) => drop(self.topics.insert(record.id, record)),
+            Change::TopicPut(record) => self.put_topic(record),
+            Change::TopicDeleted { topic, .. } => self.delete_topic(topic),
             Change::Produced(message) => {
                 self.totals.entry(message.id.topic).or_default().produced += 1;
                 self.messages.insert(message.id.arrival, message);

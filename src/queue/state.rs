@@ -33,6 +33,8 @@ pub struct Queue {
     pub(super) epoch: u32,
     pub(super) topics: BTreeMap<TopicId, Topic>,
     pub(super) names: BTreeMap<TopicName, TopicId>,
+    /// The highest number that a topic ever had.
+    pub(super) last_topic: TopicId,
     /// Live messages in memory.
     pub(super) entries: Slab<Entry>,
     pub(super) by_arrival: FxHashMap<u64, u32>,
@@ -53,6 +55,8 @@ pub struct Queue {
     /// The same, gone in the generation that is being folded.
     pub(super) gone_frozen: FxHashSet<u64>,
     pub(super) sweep: Option<Sweep>,
+    /// While memory may hold messages of deleted topics: how far they are removed.
+    pub(super) orphans: Option<usize>,
     /// Topics that have a frontier.
     pub(super) partial: BTreeSet<TopicId>,
     /// After an unclean stop: messages that arrived before that number and were due at that time may have been
@@ -107,6 +111,7 @@ impl Queue {
             }
             Command::PatchTopic { name, patch } => Ok(Reply::Topic(self.patch_topic(now, &name, &patch, effects)?)),
             Command::SetPaused { name, paused } => Ok(Reply::Topic(self.set_paused(&name, paused, effects)?)),
+            Command::DeleteTopic { name, purge } => Ok(Reply::TopicDeleted(self.delete_topic(&name, purge, effects)?)),
             Command::Produce(produce) => Ok(Reply::Produced(self.produce(now, produce, effects)?)),
             Command::Lease(request) => Ok(Reply::Leased(self.lease(now, &request)?)),
             Command::Ack(receipt) => Ok(self.ack(now, &receipt, effects)?),
@@ -120,7 +125,8 @@ impl Queue {
             Command::Reschedule { topic, target, due } => {
                 Ok(Reply::Reschedule(self.reschedule(now, &topic, &target, due, effects)?))
             }
-            Command::Redrive { topic, id } => Ok(Reply::Redrive(self.redrive(now, &topic, id, effects)?)),
+            Command::Redrive(letter) => Ok(Reply::Redrive(self.redrive(now, &letter, effects)?)),
+            Command::Purge(letter) => Ok(Reply::Purge(self.purge(now, &letter, effects)?)),
         }
     }
 
@@ -131,6 +137,7 @@ impl Queue {
         let more = self.wheel.advance(now.as_millis(), limit, |index| fired.push(index));
         for index in fired {
             match self.entries[index as usize].state {
+                State::Scheduled(_) if self.is_orphan(index) => self.drop_fired_orphan(index),
                 State::Scheduled(_) => self.make_ready(index),
                 State::Leased(_) => self.expire(now, index, effects),
                 State::Ready | State::Dead => unreachable!("only scheduled and leased messages have timers"),

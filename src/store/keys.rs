@@ -19,6 +19,7 @@
 //! | 14 index | topic, run, part | where messages in pages are that have a key or have moved |
 //! | 15 index list | topic, run | parts and counts of a run of the index |
 //! | 16 quarantine | topic, level, slot start, run, page | a damaged page as it was found, not sealed |
+//! | 17 deleted | topic | nothing: what is listed of the topic is on its way out |
 //!
 //! Folds and compactions count their runs together; a run number is never used twice.
 
@@ -37,6 +38,7 @@ pub(super) const TOMBSTONES_LIST: u8 = 13;
 pub(super) const INDEX: u8 = 14;
 pub(super) const INDEX_LIST: u8 = 15;
 pub(super) const QUARANTINE: u8 = 16;
+pub(super) const DELETED: u8 = 17;
 
 /// Largest value, bytes. sled splits a leaf of more than sixteen values, but not at once, and moves one of more than
 /// 128 KiB to a file of its own: twenty of these stay below.

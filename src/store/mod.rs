@@ -34,6 +34,7 @@ pub mod doubles;
 mod durable_ranges;
 mod folder;
 mod generation;
+mod give_back;
 mod home;
 mod index;
 mod journal;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::queue::dead::StoredDead;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -65,6 +66,8 @@ struct Cursor {
 
 /// Pages, or chunks of messages, that one load reads at most.
 const MAX_READS: usize = 200;
+/// The same for a look at dead letters, which the owner of the queue waits for.
+const MAX_DEAD_READS: usize = 32;
 /// Pages that all cursors together hold, each with its records about 9 KB.
 const MAX_LOADED: usize = 2_048;
 
@@ -143,18 +146,26 @@ impl Reader {
         Ok(None)
     }
 
-    /// Up to `limit` dead letters of a topic, by time of death and arrival number, after the place `after`.
+    /// Up to `limit` dead letters of a topic, by time of death and arrival number, after the place `after`. One call
+    /// reads a bounded number of pages, as [`Reader::load`] does.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn dead(&mut self, topic: TopicId, after: Option<Order>, limit: usize) -> Result<Vec<Message>, ReadError> {
+    pub fn dead(&mut self, topic: TopicId, after: Option<Order>, limit: usize) -> Result<StoredDead, ReadError> {
         let from = match after {
             None => (Timestamp::ZERO, 0),
             Some((at, u64::MAX)) => (at.plus(1), 0),
             Some((at, arrival)) => (at, arrival + 1),
         };
         let mut walk = Walk::of_topic(&self.directory, topic, &[Level::Dead], from);
-        self.walk_on(&mut walk, limit, usize::MAX)
+        let messages = self.walk_on(&mut walk, limit, MAX_DEAD_READS)?;
+        Ok(StoredDead { messages, frontier: walk.frontier() })
+    }
+
+    /// Pages of a topic that are listed. Those of a deleted one are being removed.
+    pub fn pages_of(&self, topic: TopicId) -> u64 {
+        let runs = self.directory.slots_of(topic).flat_map(|(_, slot)| slot.runs.values());
+        runs.map(|run| run.pages.len() as u64).sum()
     }
 
     /// How many waiting messages of a topic are at or after `from` in its order and due before `until`, exactly.

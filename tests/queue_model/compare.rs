@@ -3,10 +3,11 @@
 use duewheel::queue::command::{
     Command, ConsumerId, FindRejection, ProduceRejection, Rejection, Reply, SettleRejection, Target, TopicRejection,
 };
-use duewheel::queue::message::{Message, TopicId};
+use duewheel::queue::dead::{DeadFilter, DeadQuery, DeadSnapshot, StoredDead};
+use duewheel::queue::message::{DeadReason, Message, MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
-use duewheel::queue::values::TopicName;
+use duewheel::queue::values::{NackText, TopicName};
 use duewheel::queue::view::{Hindrance, MessageView, StateView};
 
 use crate::driver::{Answer, Run};
@@ -113,25 +114,90 @@ fn counts(run: &Run, topic: &Topic) {
 }
 
 fn dead_letters(run: &Run, topic: &Topic) {
-    let want = run.model.dead_letters(topic.record.id);
+    let want = run.model.dead_letters(topic.record.id, |_| true);
     let name = &topic.record.name;
     let disk = run.store.dead(topic.record.id);
     let stored = |after: Option<(Timestamp, u64)>| {
         let is_after = |m: &&Message| m.progress.dead.map(|(_, at)| (at, m.id.arrival)) > after;
         disk.iter().filter(is_after).cloned().collect::<Vec<_>>()
     };
-    let list =
-        |after, limit| run.queue.dead_letters(run.now, name, after, limit, &stored(after)).expect("the topic exists");
-    let all: Vec<_> = list(None, 1_000).into_iter().map(|view| view.message.id).collect();
-    assert_eq!(all, want, "dead letters of {name}");
-    // Page by page gives the same.
-    let (mut paged, mut after) = (Vec::new(), None);
-    while let Some(view) = list(after, 1).pop() {
-        let (_, at) = view.message.progress.dead.expect("a dead letter is dead");
-        after = Some((at, view.message.id.arrival));
-        paged.push(view.message.id);
+    // Page by page gives the same, also if the disk gives few at a time.
+    let list = |filter: &DeadFilter, snapshot: Option<&DeadSnapshot>, limit: usize, most: usize| {
+        let (mut ids, mut after, mut looks) = (Vec::new(), None, 0);
+        loop {
+            let query = DeadQuery { after, filter: filter.clone(), snapshot: snapshot.cloned(), limit };
+            let mut messages = stored(query.begins_after());
+            let order = |m: &Message| (m.progress.dead.expect("it is dead").1, m.id.arrival);
+            let frontier = messages.get(most).map(order);
+            messages.truncate(most);
+            let stored = StoredDead { messages, frontier };
+            let page = run.queue.dead_letters(run.now, name, &query, &stored).expect("the topic exists");
+            assert!(page.letters.len() <= limit);
+            ids.extend(page.letters.iter().map(|view| view.message.id));
+            looks += 1;
+            assert!(looks < 1_000, "it comes to an end");
+            assert!(page.next.is_none_or(|next| after.is_none_or(|after| next > after)), "it goes on");
+            after = page.next;
+            if after.is_none() {
+                return ids;
+            }
+        }
+    };
+    let all = DeadFilter::default();
+    for (limit, most) in [(1_000, 1_000), (1, 1_000), (2, 1), (1_000, 2)] {
+        assert_eq!(list(&all, None, limit, most), want, "dead letters of {name}, {limit} and {most} at a time");
     }
-    assert_eq!(paged, want, "dead letters of {name}, page by page");
+    let snapshot = run.queue.dead_snapshot(run.now, name).expect("the topic exists");
+    assert_eq!(snapshot.count, want.len() as u64);
+    filtered(run, topic, &list);
+}
+
+type Meant = Box<dyn Fn(&Entry) -> bool>;
+
+/// Dead letters by each filter.
+fn filtered(
+    run: &Run,
+    topic: &Topic,
+    list: &impl Fn(&DeadFilter, Option<&DeadSnapshot>, usize, usize) -> Vec<MessageId>,
+) {
+    let died_at = |entry: &Entry| entry.progress.dead.expect("it is dead").1;
+    let middle = run.model.in_topic(topic.record.id).filter(|entry| entry.progress.dead.is_some()).map(died_at).max();
+    let text = "timeout";
+    let key = duewheel::queue::values::Key::parse("k1").expect("a short key");
+    let of_key = key.clone();
+    let mut cases: Vec<(DeadFilter, Meant)> = vec![
+        (
+            DeadFilter { reason: Some(DeadReason::MaxAttempts), ..DeadFilter::default() },
+            Box::new(|entry| entry.progress.dead.is_some_and(|(reason, _)| reason == DeadReason::MaxAttempts)),
+        ),
+        (
+            DeadFilter { key: Some(key), ..DeadFilter::default() },
+            Box::new(move |entry| entry.content.key.as_ref() == Some(&of_key)),
+        ),
+        (
+            DeadFilter { text: NackText::parse(&text[2..5]).ok(), ..DeadFilter::default() },
+            Box::new(move |entry| {
+                let history = entry.message().history;
+                history.iter().flat_map(|history| history.iter()).any(|entry| entry.text.as_str() == text)
+            }),
+        ),
+    ];
+    if let Some(at) = middle {
+        cases.push((
+            DeadFilter { died_before: Some(at), ..DeadFilter::default() },
+            Box::new(move |entry| entry.progress.dead.is_some_and(|(_, died)| died < at)),
+        ));
+        cases.push((
+            DeadFilter { died_from: Some(at), ..DeadFilter::default() },
+            Box::new(move |entry| entry.progress.dead.is_some_and(|(_, died)| died >= at)),
+        ));
+    }
+    for (filter, is_meant) in cases {
+        let want = run.model.dead_letters(topic.record.id, is_meant);
+        for (limit, most) in [(1_000, 1_000), (1, 1)] {
+            assert_eq!(list(&filter, None, limit, most), want, "{filter:?} of {}", topic.record.name);
+        }
+    }
 }
 
 fn live(run: &Run, entry: &Entry) {
@@ -200,7 +266,7 @@ fn keys(run: &Run) {
 
 fn gone(run: &Run) {
     for id in run.ids.iter().rev().take(30) {
-        let topic = run.model.topics.iter().find(|topic| topic.record.id == id.topic).expect("the topic exists");
+        let Some(topic) = run.model.topics.iter().find(|topic| topic.record.id == id.topic) else { continue };
         let target = Target::Id(*id);
         if run.model.live(id.topic, &target).is_some() {
             continue;

@@ -39,6 +39,8 @@ pub(crate) struct Records {
     /// Oldest first.
     pub(crate) ended: Vec<Finished>,
     pub(crate) dedups: Vec<DedupRecord>,
+    /// The highest number that a topic ever had.
+    pub(crate) last_topic: TopicId,
     pub(crate) reserved: u64,
     pub(crate) epoch: u32,
     pub(crate) opened_at: Timestamp,
@@ -74,6 +76,7 @@ impl Store {
             .filter(|message| message.progress.cancel_on_lease_end || carry())
             .map(|message| message.id.arrival)
             .collect();
+        // The pages of a topic that was deleted since stay until the fold after this one.
         self.pages = records.messages.clone();
         self.pages.retain(|arrival, _| !carried.contains(arrival));
         self.changes.drain(..covered);
@@ -126,6 +129,7 @@ impl Store {
         let records = &self.folded;
         let mut restored: Vec<Restored> = records.topics.values().cloned().map(Restored::Topic).collect();
         restored.extend(records.totals.iter().map(|(&topic, &totals)| Restored::Totals(topic, totals)));
+        restored.push(Restored::LastTopic(records.last_topic));
         restored.push(Restored::Fold(self.fold));
         for &topic in records.topics.keys() {
             let of_topic = || self.pages.values().filter(|message| message.id.topic == topic);
@@ -166,8 +170,17 @@ impl Records {
         self.closed = None;
         match change {
             Change::TopicPut(record) => {
+                assert!(record.id <= self.last_topic || !self.topics.contains_key(&record.id), "topic numbers ascend");
+                self.last_topic = self.last_topic.max(record.id);
                 self.topics.insert(record.id, record.clone());
                 self.totals.entry(record.id).or_default();
+            }
+            Change::TopicDeleted { topic, .. } => {
+                self.topics.remove(topic).expect("only a topic that exists is deleted");
+                self.totals.remove(topic);
+                self.messages.retain(|_, message| message.id.topic != *topic);
+                self.ended.retain(|finished| finished.id.topic != *topic);
+                self.dedups.retain(|dedup| dedup.topic != *topic);
             }
             Change::Produced(message) => {
                 let id = message.id;

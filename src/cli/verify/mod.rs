@@ -52,8 +52,7 @@ const START_TRIES: u32 = 5;
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Works in a topic of its own, which it leaves empty but for dead letters. Exit code 1 if a promise was broken, with \
-the first cases of each kind. The same --seed makes the same load; what the machine does between is not the same.
+Works in a topic of its own. Exit code 1 if a promise was broken, with the first cases of each kind. The same --seed makes the same load; what the machine does between is not the same.
 
 --kill-cmd must have ended the broker when it returns; --start-cmd may stay in the foreground. A kill is not a power \
 cut: what the operating system holds survives it.
@@ -94,6 +93,9 @@ pub(super) struct VerifyArgs {
     /// Write every intent and answer into this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
+    /// Leave the topic as it is in the end; it is deleted otherwise, unless a promise was broken
+    #[arg(long)]
+    keep_topic: bool,
     /// Print one line of JSON (the same as -o jsonl)
     #[arg(long)]
     json: bool,
@@ -154,6 +156,13 @@ async fn create_topic(client: &Client) -> Result<String, Failure> {
     Ok(topic)
 }
 
+async fn delete_topic(client: &Client, topic: &str) -> Result<(), Failure> {
+    let failed = |error| Failure::call(format!("delete the topic '{topic}'"), &error);
+    let mut progress = client.delete_topic(topic, true).await.map_err(failed)?;
+    while progress.next().await.map_err(failed)?.is_some() {}
+    Ok(())
+}
+
 struct Run<'a> {
     world: Arc<World>,
     session: &'a Session,
@@ -179,6 +188,9 @@ impl Run<'_> {
         let dead = self.dead(&client).await?;
         self.world.ledger.settle_accounts(&stats, &dead);
         self.use_keys_again(&client).await?;
+        if !self.args.keep_topic && self.world.ledger.tally().violations() == 0 {
+            delete_topic(&client, &self.world.topic).await?;
+        }
         Ok(kills)
     }
 
@@ -269,7 +281,7 @@ impl Run<'_> {
     async fn dead(&self, client: &Client) -> Result<HashSet<u64>, Failure> {
         let (mut dead, mut token) = (HashSet::new(), String::new());
         loop {
-            let page = client.dead_letters(&self.world.topic, 1_000, &token).await;
+            let page = client.dead_letters(&self.world.topic, pb::DeadLetterFilter::default(), 1_000, &token).await;
             let (messages, next) = page.map_err(|error| Failure::call("list the dead letters", &error))?;
             dead.extend(messages.iter().filter_map(|message| message.key.strip_prefix("order-")?.parse::<u64>().ok()));
             let Some(next) = next else { return Ok(dead) };

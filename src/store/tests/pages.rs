@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::queue::change::Restored;
+use crate::queue::dead::StoredDead;
 use crate::queue::far::{Load, Missing};
 use crate::queue::key_hash;
 use crate::queue::message::{Message, MessageId, Place, TopicId};
@@ -44,11 +45,17 @@ pub(super) fn read_topic(reader: &mut Reader, topic: TopicId, max: usize) -> Res
     let waiting = messages.len();
     let mut after = None;
     loop {
-        let dead = reader.dead(topic, after, max)?;
+        let StoredDead { messages: dead, frontier } = reader.dead(topic, after, max)?;
+        let before = after;
         assert!(dead.iter().all(|message| !is_waiting(message) && after.is_none_or(|after| order(message) > after)));
-        let Some(last) = dead.last() else { break };
-        after = Some(order(last));
+        // It may stop anywhere, and says where.
+        let end = dead.last().map(order);
+        after = frontier.map(|(at, arrival)| if arrival == 0 { (at.minus(1), u64::MAX) } else { (at, arrival - 1) });
         messages.extend(dead);
+        if after.is_none() {
+            break;
+        }
+        assert!(after >= end && after > before, "it goes on");
     }
     assert!(messages[waiting..].is_sorted_by(|a, b| order(a) < order(b)));
     Ok(messages)
