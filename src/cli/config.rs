@@ -13,6 +13,7 @@ use clap::Args;
 
 use super::args::{bytes, duration_ms};
 use super::exit::{Exit, Failure};
+use crate::clock::StepPolicy;
 use crate::queue::limits::Limits;
 use crate::queue::schedule::format_duration;
 use crate::server::{self, StoreOptions};
@@ -67,6 +68,10 @@ pub(super) struct ServeArgs {
     /// [default: 5 % of the file system, 256MiB to 1GiB]
     #[arg(long, value_name = "BYTES")]
     disk_reserve: Option<String>,
+    /// What to do when the wall clock is set: report it and go on by the broker's clock, or adopt it if it leads forward
+    /// [default: report]
+    #[arg(long, value_name = "POLICY")]
+    clock_policy: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,duewheel=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -111,6 +116,7 @@ struct File {
     journal_generation: Option<Size>,
     page_cache: Option<Size>,
     disk_reserve: Option<Size>,
+    clock_policy: Option<String>,
     log_level: Option<String>,
     log_format: Option<String>,
 }
@@ -181,6 +187,9 @@ impl Config {
             limits,
             store,
             disk_reserve,
+            step_policy: sources
+                .setting("clock_policy", args.clock_policy.as_ref(), file.clock_policy, clock_policy)?
+                .unwrap_or(defaults.step_policy),
             ..defaults
         };
         let log_level = sources.setting("log_level", args.log_level.as_ref(), file.log_level, log_filter)?;
@@ -281,6 +290,14 @@ fn size_within(text: &str, min: u64, max: u64) -> Result<u64, String> {
     if (min..=max).contains(&size) { Ok(size) } else { Err(format!("'{text}' is out of range; {min} to {max} bytes")) }
 }
 
+fn clock_policy(text: &str) -> Result<StepPolicy, String> {
+    match text {
+        "report" => Ok(StepPolicy::Report),
+        "adopt" => Ok(StepPolicy::Adopt),
+        _ => Err(format!("'{text}' is not a clock policy; report or adopt")),
+    }
+}
+
 fn log_filter(text: &str) -> Result<String, String> {
     match text.parse::<tracing_subscriber::filter::EnvFilter>() {
         Ok(_) if !text.is_empty() => Ok(text.to_owned()),
@@ -309,7 +326,7 @@ mod tests {
     fn a_flag_wins_over_the_environment_and_that_over_the_file() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("duewheel.toml");
-        std::fs::write(&path, "listen = '127.0.0.1:1'\nhttp_listen = '127.0.0.1:2'\ndata_dir = 'f'\nmax_body = 7\n")
+        std::fs::write(&path, "listen = '127.0.0.1:1'\nhttp_listen = '127.0.0.1:2'\ndata_dir = 'f'\nmax_body = 7\nclock_policy = 'adopt'\n")
             .expect("a writable directory");
         let args = ServeArgs { config: Some(path), listen: Some("127.0.0.1:3".to_owned()), ..ServeArgs::default() };
         let variable = |name: &str| match name {
@@ -321,6 +338,7 @@ mod tests {
         assert_eq!((config.listen.port(), config.http_listen.port()), (3, 5));
         assert_eq!(config.data_dir, PathBuf::from("f"));
         assert_eq!(config.limits.max_body_bytes, 7);
+        assert_eq!(config.step_policy, StepPolicy::Adopt);
         assert_eq!(config.drain_deadline, server::Settings::default().drain_deadline);
     }
 
@@ -334,6 +352,7 @@ mod tests {
             ("max_body = '9MiB'", "out of range"),
             ("max_delay = '9999d'", "out of range"),
             ("insecure = 'maybe'", "insecure"),
+            ("clock_policy = 'follow'", "report or adopt"),
         ] {
             std::fs::write(&path, text).expect("a writable directory");
             let args = ServeArgs { config: Some(path.clone()), ..ServeArgs::default() };

@@ -10,14 +10,18 @@
 mod args;
 mod bench;
 mod body;
+mod broker;
 mod check;
+mod clock;
 mod config;
 mod consume;
 mod dead;
 mod exec;
 mod exit;
+mod limits_view;
 mod log;
 mod message;
+mod message_list;
 mod message_view;
 mod output;
 mod produce;
@@ -27,6 +31,7 @@ mod serve;
 mod session;
 mod signals;
 mod stats;
+mod timeline;
 mod topic;
 
 use std::process::ExitCode;
@@ -84,14 +89,23 @@ enum ClientCommand {
     Produce(produce::ProduceArgs),
     /// Consume messages: print them, or run a command for each
     Consume(consume::ConsumeArgs),
-    /// Show, cancel or reschedule one message
-    #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
+    /// Show, cancel or reschedule one message, or list those of a topic
+    #[command(
+        subcommand,
+        after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1\n  duewheel message list dropped-orders"
+    )]
     Message(message::MessageCommand),
     /// List or redrive dead letters
     #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker
     Stats(stats::StatsArgs),
+    /// Show what runs: version, start, clock, limits, room on the disk
+    #[command(after_long_help = "Examples:\n  duewheel broker\n  duewheel broker -o json")]
+    Broker,
+    /// Show the broker's clock, or make it follow a wall clock that was set
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel clock show\n  duewheel clock adopt")]
+    Clock(clock::ClockCommand),
     /// Measure a running broker with a defined workload
     Bench(bench::BenchArgs),
     /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if nobody answers
@@ -139,6 +153,8 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Message(command) => message::run(session, command).await,
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Broker => broker::run(session).await,
+            ClientCommand::Clock(command) => clock::run(session, command).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,
         }

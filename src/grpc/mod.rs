@@ -16,9 +16,11 @@
 mod admin_service;
 mod batch;
 mod broker;
+mod broker_info;
 mod consume;
 pub mod errors;
 mod from_wire;
+mod list;
 mod page_token;
 mod pipeline;
 mod produce;
