@@ -298,7 +298,12 @@ fn topic_cases() -> Vec<Case> {
         (update("missing", &["lease"], none()), Code::NotFound, "TOPIC_NOT_FOUND", ""),
         (Call::GetTopic(pb::GetTopicRequest { name: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND", ""),
         invalid(Call::PauseTopic(pb::PauseTopicRequest { name: "a b".to_owned() }), "name"),
-        (Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND", ""),
+        (
+            Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned(), timeline: true }),
+            Code::NotFound,
+            "TOPIC_NOT_FOUND",
+            "",
+        ),
     ]
 }
 

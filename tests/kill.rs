@@ -119,7 +119,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_settled_comes_back_over_many_k
 async fn drained(world: &World) -> TopicStats {
     for _ in 0..6_000 {
         let channel = world.connect().await.expect("not over yet");
-        let request = GetStatsRequest { topic: TOPIC.to_owned() };
+        let request = GetStatsRequest { topic: TOPIC.to_owned(), timeline: false };
         if let Ok(response) = AdminServiceClient::new(channel).get_stats(request).await {
             let stats = response.into_inner().topics.pop().expect("the topic exists");
             if stats.scheduled + stats.ready + stats.leased == 0 && world.ledger.all_retries_answered() {

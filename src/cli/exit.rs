@@ -167,6 +167,10 @@ fn next_step(error: &Error) -> Option<String> {
         }
         Some("DEDUP_ID_REUSED") => Some("use another --dedup-id, or repeat exactly what was produced first"),
         Some("DEDUP_WINDOW_FULL") => Some("wait, or raise --dedup-capacity of the topic"),
+        Some("CLOCK_OFFSET_CHANGED") => Some("look again with duewheel clock show"),
+        Some("CLOCK_TOO_FAR_BEHIND") => {
+            Some("restart the broker: messages then wait until the wall clock gets to their due time")
+        }
         Some("DISK_RESERVE") => Some("make room on the disk of the broker; it accepts produce again by itself"),
         Some("MESSAGE_NOT_FOUND") => {
             Some("check the topic and the id or key; ended messages are remembered for a time")

@@ -10,8 +10,10 @@
 mod args;
 mod bench;
 mod body;
+mod broker;
 mod broker_command;
 mod check;
+mod clock;
 mod config;
 mod confirm;
 mod consume;
@@ -21,9 +23,11 @@ mod dead_filter;
 mod dead_job;
 mod exec;
 mod exit;
+mod limits_view;
 mod live;
 mod log;
 mod message;
+mod message_list;
 mod message_view;
 mod nearest;
 mod output;
@@ -38,6 +42,7 @@ mod shell;
 mod signals;
 mod stats;
 mod suggest;
+mod timeline;
 mod topic;
 mod topic_delete;
 mod verify;
@@ -102,14 +107,23 @@ enum ClientCommand {
     Produce(produce::ProduceArgs),
     /// Consume messages: print them, or run a command for each
     Consume(consume::ConsumeArgs),
-    /// Show, cancel or reschedule one message
-    #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
+    /// Show, cancel or reschedule one message, or list those of a topic
+    #[command(
+        subcommand,
+        after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1\n  duewheel message list dropped-orders"
+    )]
     Message(message::MessageCommand),
     /// List, show, redrive, purge or export dead letters
     #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker
     Stats(stats::StatsArgs),
+    /// Show what runs: version, start, clock, limits, room on the disk
+    #[command(after_long_help = "Examples:\n  duewheel broker\n  duewheel broker -o json")]
+    Broker,
+    /// Show the broker's clock, or make it follow a wall clock that was set
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel clock show\n  duewheel clock adopt")]
+    Clock(clock::ClockCommand),
     /// Measure a running broker with a defined workload
     Bench(bench::BenchArgs),
     /// Put load on a broker, and prove that it keeps its promises
@@ -161,6 +175,8 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Message(command) => message::run(session, command).await,
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Broker => broker::run(session).await,
+            ClientCommand::Clock(command) => clock::run(session, command).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Verify(args) => verify::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,

@@ -53,9 +53,10 @@ use tonic::transport::Channel;
 use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 
+pub use self::admin::MessageFilter;
 pub use self::backoff::Backoff;
 pub use self::consume::{Consumer, Window};
-pub use self::convert::{instant, span, span_ms, tiers, tiers_text, timestamp};
+pub use self::convert::{instant, signed_span, signed_span_ms, span, span_ms, tiers, tiers_text, timestamp};
 pub use self::dead::Answers;
 pub use self::deliver::{Acked, Delivery, Fetch, Nack, Nacked};
 pub use self::error::{Error, Outcome};

@@ -11,6 +11,7 @@ use super::round::{Release, Round};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
+use crate::queue::far::Carried;
 use crate::store::{DirectoryDelta, SetAside};
 
 /// Why something could not be made durable.
@@ -53,8 +54,8 @@ pub trait Commits: Send + 'static {
 pub struct Folded {
     /// Its number.
     pub fold: u64,
-    /// Arrival numbers of the messages that were left to the journal.
-    pub carried: Vec<u64>,
+    /// The messages that were left to the journal.
+    pub carried: Vec<Carried>,
     /// What it changed in the pages.
     pub delta: Option<Arc<DirectoryDelta>>,
     /// Damaged parts of the pages that it set aside.

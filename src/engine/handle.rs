@@ -7,18 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::admission::{VIEW_BYTES, admit, cost};
 use super::consumer::{Consumer, FetchWait};
 use super::input::{FetchId, Input, Results};
+use super::pages::Reads;
 use super::reserve;
-use super::sight::Sight;
+use super::sight::{Sight, StatsSeen, unreadable};
 use super::signals::{Signals, Status};
-use super::stats::Stats;
+use super::start::EngineSettings;
+use super::stats::{BrokerView, Stats};
 use super::throttle::{Throttle, is_produce};
-use crate::clock::Clock;
+use crate::clock::{AdoptError, Adoption, Clock};
 use crate::queue::change::TopicRecord;
 use crate::queue::command::{Command, ConsumerId, DeletedTopic, Delivery, FindRejection, Rejection, Reply, Target};
 use crate::queue::dead::{DeadPage, DeadQuery, DeadSnapshot};
@@ -27,6 +30,14 @@ use crate::queue::receipt::ReceiptKey;
 use crate::queue::time::Timestamp;
 use crate::queue::values::{ConsumerName, TopicName};
 use crate::queue::view::MessageView;
+use crate::store::{FORMAT_VERSION, ReadError};
+
+/// How often a question to the pages is asked at most, because they have changed meanwhile. With the wait below it is
+/// enough for a fold whose last sync takes two seconds.
+pub(super) const MAX_LOOKS: usize = 200;
+
+/// Wait before it is asked again while word of a fold is on its way.
+pub(super) const OVERTAKEN_WAIT: Duration = Duration::from_millis(10);
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
@@ -42,10 +53,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) limits: Limits,
     pub(super) receipt_key: ReceiptKey,
-    pub(super) admission_bytes: u32,
-    pub(super) max_waiters: usize,
+    pub(super) bounds: EngineSettings,
     pub(super) waiters: Arc<Semaphore>,
-    pub(super) max_streams: usize,
     pub(super) streams: Arc<Semaphore>,
     pub(super) next_id: AtomicU64,
     pub(super) throttle: Throttle,
@@ -200,7 +209,7 @@ impl EngineHandle {
     pub async fn fetch(&self, fetch: Fetch) -> Result<Result<Vec<Delivery>, FindRejection>, EngineError> {
         self.refuse_if_ending()?;
         let permit = Arc::clone(&self.shared.waiters).try_acquire_owned();
-        let permit = permit.map_err(|_| EngineError::TooManyWaiters { max: self.shared.max_waiters })?;
+        let permit = permit.map_err(|_| EngineError::TooManyWaiters { max: self.shared.bounds.max_waiters })?;
         let id = FetchId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
@@ -220,7 +229,7 @@ impl EngineHandle {
     ) -> Result<Result<Consumer, FindRejection>, EngineError> {
         self.refuse_if_ending()?;
         let permit = Arc::clone(&self.shared.streams).try_acquire_owned();
-        let permit = permit.map_err(|_| EngineError::TooManyStreams { max: self.shared.max_streams })?;
+        let permit = permit.map_err(|_| EngineError::TooManyStreams { max: self.shared.bounds.max_streams })?;
         let id = ConsumerId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (consumer, delivered) = Consumer::open(id, Arc::clone(&self.shared), permit);
         let (reply, answer) = oneshot::channel();
@@ -262,7 +271,39 @@ impl EngineHandle {
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn stats(&self, topic: Option<TopicName>) -> Result<Result<Stats, FindRejection>, EngineError> {
-        self.ask(move |sight| sight.stats(topic)).await
+        self.count(topic, false).await
+    }
+
+    /// As [`EngineHandle::stats`] of one topic, with its timeline. The first one of a topic with very much on disk may
+    /// have to read thousands of pages, on a thread of its own; later ones read a few.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn stats_with_timeline(&self, topic: TopicName) -> Result<Result<Stats, FindRejection>, EngineError> {
+        self.count(Some(topic), true).await
+    }
+
+    async fn count(
+        &self,
+        topic: Option<TopicName>,
+        with_timeline: bool,
+    ) -> Result<Result<Stats, FindRejection>, EngineError> {
+        let mut in_pages = None;
+        for _ in 0..MAX_LOOKS {
+            let (name, counted) = (topic.clone(), in_pages.take());
+            let seen = self.ask(move |sight| sight.stats(name.as_ref(), with_timeline, counted.as_ref())).await?;
+            let question = match seen {
+                Ok(StatsSeen::Whole(stats)) => return Ok(Ok(*stats)),
+                Ok(StatsSeen::Needs(question)) => question,
+                Err(rejection) => return Ok(Err(rejection)),
+            };
+            match self.look(move |pages| question.answer(pages)).await? {
+                Ok(counted) => in_pages = Some(counted),
+                Err(ReadError::Overtaken) => tokio::time::sleep(OVERTAKEN_WAIT).await,
+                Err(error) => return Ok(Err(unreadable(&error))),
+            }
+        }
+        Ok(Err(FindRejection::PagesMoving))
     }
 
     /// A look at dead letters of a topic, in the order of (time of death, arrival number). One look reads a bounded part
@@ -312,6 +353,43 @@ impl EngineHandle {
         self.shared.signals.disk.set_reserve(reserve);
     }
 
+    /// Tells how long it took to read the store, for whoever asks about the broker.
+    pub fn note_opening(&self, opening_ms: u64) {
+        self.shared.signals.opening_ms.store(opening_ms, Ordering::Relaxed);
+    }
+
+    /// The broker and what it runs by.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn broker(&self) -> Result<BrokerView, EngineError> {
+        let (limits, bounds) = (self.shared.limits, self.shared.bounds);
+        let view = move |sight: &Sight<'_>| BrokerView {
+            stats: sight.broker_stats(),
+            data_format: FORMAT_VERSION,
+            opening_ms: sight.signals.opening_ms.load(Ordering::Relaxed),
+            clock: sight.clock.state(),
+            limits,
+            bounds,
+        };
+        self.ask(view).await
+    }
+
+    /// Follows the wall clock, as [`Clock::adopt`]. What falls due by that does so in due order, and live leases get the
+    /// grace of a long pause; the first of this has been done when it returns.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`]; the clock may have been set.
+    pub async fn adopt_clock(
+        &self,
+        expected_offset_ms: Option<i64>,
+    ) -> Result<Result<Adoption, AdoptError>, EngineError> {
+        self.refuse_if_ending()?;
+        let adopted = self.shared.clock.adopt(expected_offset_ms);
+        self.ask(|_| ()).await?;
+        Ok(adopted)
+    }
+
     /// The key that seals receipts.
     pub fn receipt_key(&self) -> &ReceiptKey {
         &self.shared.receipt_key
@@ -345,7 +423,7 @@ impl EngineHandle {
             self.shared.tell(Input::Drain);
         }
         // With every permit in hand nothing admitted is unanswered. It fails if another call was first.
-        if let Some(all) = admit(&signals.admission, usize::MAX, self.shared.admission_bytes).await {
+        if let Some(all) = admit(&signals.admission, usize::MAX, self.shared.bounds.admission_bytes).await {
             signals.admission.close();
             self.shared.tell(Input::Close);
             drop(all);
@@ -356,7 +434,7 @@ impl EngineHandle {
     }
 
     /// Has `look` look at the queue; what it saw is shown when nothing can take it back.
-    async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Sight<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
@@ -371,9 +449,26 @@ impl EngineHandle {
         answer.await.map_err(|_| self.ended())
     }
 
+    /// Has `look` read pages on the look thread.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut dyn Reads) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let permit = self.admit(VIEW_BYTES).await?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.tell(Input::Look(Box::new(move |pages: &mut dyn Reads| {
+            // An asker that does not wait any more does not want to know.
+            if !reply.is_closed() {
+                let _unwanted = reply.send(look(pages));
+            }
+            drop(permit);
+        })));
+        answer.await.map_err(|_| self.ended())
+    }
+
     async fn admit(&self, bytes: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.refuse_if_ending()?;
-        let permit = admit(&self.shared.signals.admission, bytes, self.shared.admission_bytes).await;
+        let permit = admit(&self.shared.signals.admission, bytes, self.shared.bounds.admission_bytes).await;
         let permit = permit.ok_or_else(|| self.ended())?;
         self.refuse_if_ending()?;
         Ok(permit)

@@ -25,7 +25,7 @@ impl Parts<Journal> {
         Self {
             queue,
             opening: effects.changes,
-            pages: [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>),
+            pages: [(); 3].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>),
             commits: Journal { committer: opened.committer, clock: clock.clone() },
             folds: opened.folder,
             receipt_key: ReceiptKey::new(opened.identity.secret),

@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::commit::{CommitLane, Folded};
 use super::damage::Damage;
 use super::input::{Input, View};
+use super::look::LookInput;
 use super::pages::{LoadInput, Reads};
 use super::round::{Release, Round};
 use super::serve::Serving;
@@ -56,6 +57,8 @@ pub(super) struct Owner<Done> {
     pub(super) pages: RefCell<Box<dyn Reads>>,
     /// The load thread's inbox.
     pub(super) loads: Sender<LoadInput>,
+    /// The look thread's inbox.
+    pub(super) looks: Sender<LookInput>,
     /// Damage of the pages.
     pub(super) damage: Damage,
     /// A generation has ended and is not in pages yet.
@@ -165,6 +168,8 @@ impl<Done> Owner<Done> {
                 turn.releases.push(Release::Results(reply, results, permit));
             }
             Input::View { view, permit } => turn.views.push((view, permit)),
+            // If that thread has panicked the engine has failed.
+            Input::Look(question) => drop(self.looks.send(LookInput::Question(question))),
             Input::Fetch { reply, .. } if self.is_draining => turn.releases.push(Release::Fetched(reply, Ok(vec![]))),
             Input::Fetch { id, fetch, reply } => {
                 turn.releases.extend(self.service.fetch(now, &self.queue, id, fetch, reply));
@@ -243,12 +248,13 @@ impl<Done> Owner<Done> {
         }
     }
 
-    /// The pages have changed: both readers are to know.
+    /// The pages have changed: all readers are to know.
     fn follow(&mut self, delta: Arc<DirectoryDelta>) {
         self.pages.get_mut().apply(&delta);
         self.queue.retry_loads();
         // It fails only if the load thread has panicked; then the engine has failed.
-        let _ended = self.loads.send(LoadInput::Delta(delta));
+        let _ended = self.loads.send(LoadInput::Delta(Arc::clone(&delta)));
+        let _ended = self.looks.send(LookInput::Delta(delta));
     }
 
     fn ask_for_loads(&mut self, now: Timestamp) {
@@ -264,6 +270,7 @@ impl<Done> Owner<Done> {
                 self.queue.set_aside(part, &mut turn.effects);
                 self.pages.get_mut().avoid(&part);
                 let _ended = self.loads.send(LoadInput::Avoid(part));
+                let _ended = self.looks.send(LookInput::Avoid(part));
             }
         }
     }
@@ -354,6 +361,7 @@ mod tests {
     use crate::queue::change::{Restored, TopicRecord};
     use crate::queue::command::{ConsumerId, Due, FindRejection, KeyPolicy, LeaseRequest, Produce, Reply, Target};
     use crate::queue::dead::{DeadQuery, StoredDead};
+    use crate::queue::due::FirstInPages;
     use crate::queue::far::Missing;
     use crate::queue::limits::Limits;
     use crate::queue::message::{Message, MessageId, TopicId};
@@ -385,6 +393,7 @@ mod tests {
                 commits: CommitLane { sender },
                 pages: RefCell::new(Box::new(NoPages)),
                 loads: mpsc::channel().0,
+                looks: mpsc::channel().0,
                 damage: Damage::default(),
                 is_folding: false,
                 signals: Arc::new(Signals::new(1)),
@@ -511,8 +520,16 @@ mod tests {
             Err(ReadError::Overtaken)
         }
 
-        fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
+        fn due(&mut self, _: TopicId, _: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
             Err(ReadError::Overtaken)
+        }
+
+        fn first_due(&mut self, _: TopicId, _: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+
+        fn run(&self) -> u64 {
+            1
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use super::input::Input;
 use crate::queue::dead::StoredDead;
+use crate::queue::due::FirstInPages;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -34,11 +35,20 @@ pub trait Reads: Send + 'static {
     /// [`ReadError`].
     fn dead(&mut self, topic: TopicId, after: Option<(Timestamp, u64)>, limit: usize) -> Result<StoredDead, ReadError>;
 
-    /// How many waiting messages of a topic are at or after `from` in its order and due before `until`.
+    /// How many waiting messages of a topic fall due in each of the spans between `edges`.
     ///
     /// # Errors
     /// [`ReadError`].
-    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError>;
+    fn due(&mut self, topic: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError>;
+
+    /// Due times of the first waiting messages of a topic from a place in its order on.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn first_due(&mut self, topic: TopicId, from: (Timestamp, u64)) -> Result<FirstInPages, ReadError>;
+
+    /// The last change of the pages that it follows.
+    fn run(&self) -> u64;
 
     /// Pages that are listed of a topic.
     fn pages_of(&self, topic: TopicId) -> u64 {
@@ -74,8 +84,16 @@ impl Reads for Reader {
         Reader::dead(self, topic, after, limit)
     }
 
-    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
-        Reader::due_counts(self, topic, from, until)
+    fn due(&mut self, topic: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
+        Reader::due(self, topic, edges)
+    }
+
+    fn first_due(&mut self, topic: TopicId, from: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+        Reader::first_due(self, topic, from)
+    }
+
+    fn run(&self) -> u64 {
+        Reader::run(self)
     }
 
     fn pages_of(&self, topic: TopicId) -> u64 {
@@ -110,8 +128,16 @@ impl Reads for NoPages {
         Ok(StoredDead::default())
     }
 
-    fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
-        Ok(0)
+    fn due(&mut self, _: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
+        Ok(vec![0; edges.len().saturating_sub(1)])
+    }
+
+    fn first_due(&mut self, _: TopicId, _: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+        Ok(FirstInPages { due: Vec::new(), is_all: true })
+    }
+
+    fn run(&self) -> u64 {
+        0
     }
 }
 

@@ -8,7 +8,10 @@ use super::broker::Broker;
 use super::dead_job::Job;
 use super::errors::Fault;
 use super::queue_service::apply;
-use super::{dead_export, dead_job, dead_letters, delete_topic, from_wire, page_token, to_wire, topic_settings};
+use super::{
+    broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, time, to_wire,
+    topic_settings,
+};
 use crate::engine::EngineHandle;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
@@ -107,9 +110,17 @@ impl AdminService for Admin {
     }
 
     async fn get_stats(&self, request: Request<pb::GetStatsRequest>) -> Result<Response<pb::GetStatsResponse>, Status> {
-        let (engine, name) = (self.broker.engine()?, &request.get_ref().topic);
+        let engine = self.broker.engine()?;
+        let pb::GetStatsRequest { topic: name, timeline } = request.get_ref();
         let topic = if name.is_empty() { None } else { Some(from_wire::topic("topic", name)?) };
-        let stats = engine.stats(topic).await.map_err(Fault::from)?.map_err(Fault::from)?;
+        let stats = match topic {
+            Some(topic) if *timeline => engine.stats_with_timeline(topic).await,
+            None if *timeline => {
+                return Err(Fault::invalid("timeline", "needs a topic; name one in 'topic'").into());
+            }
+            topic => engine.stats(topic).await,
+        };
+        let stats = stats.map_err(Fault::from)?.map_err(Fault::from)?;
         let topics = stats.topics.iter().map(to_wire::topic_stats).collect();
         Ok(Response::new(pb::GetStatsResponse { topics, broker: Some(to_wire::broker_stats(&stats.broker)) }))
     }
@@ -189,6 +200,29 @@ impl AdminService for Admin {
             Reply::TopicDeleted(deleted) => Ok(Response::new(delete_topic::tell(engine.clone(), deleted))),
             other => unreachable!("a deletion is not answered by {other:?}"),
         }
+    }
+
+    async fn list_messages(
+        &self,
+        request: Request<pb::ListMessagesRequest>,
+    ) -> Result<Response<pb::ListMessagesResponse>, Status> {
+        Ok(Response::new(list::messages(self.broker.engine()?, request.into_inner()).await?))
+    }
+
+    async fn get_broker(&self, _: Request<pb::GetBrokerRequest>) -> Result<Response<pb::GetBrokerResponse>, Status> {
+        let view = self.broker.engine()?.broker().await.map_err(Fault::from)?;
+        Ok(Response::new(pb::GetBrokerResponse { broker: Some(broker_info::info(&view)) }))
+    }
+
+    async fn adopt_clock(
+        &self,
+        request: Request<pb::AdoptClockRequest>,
+    ) -> Result<Response<pb::AdoptClockResponse>, Status> {
+        let engine = self.broker.engine()?;
+        let expected = request.get_ref().expected_offset;
+        let expected = expected.map(|span| time::signed_span_ms("expected_offset", span)).transpose()?;
+        let adoption = engine.adopt_clock(expected).await.map_err(Fault::from)?.map_err(Fault::from)?;
+        Ok(Response::new(broker_info::adopted(&adoption)))
     }
 }
 

@@ -137,7 +137,7 @@ pub(super) async fn list(
 }
 
 /// The place to go on from, if something may follow it.
-async fn is_more(
+pub(super) async fn is_more(
     engine: &EngineHandle,
     topic: &TopicName,
     query: DeadQuery,

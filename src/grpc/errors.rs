@@ -11,6 +11,7 @@ use prost_types::Any;
 use tonic::{Code, Status};
 use tonic_types::pb;
 
+use crate::clock::AdoptError;
 use crate::engine::EngineError;
 use crate::queue::change::Outcome;
 use crate::queue::command::{FindRejection, ProduceRejection, Rejection, SettleRejection, TopicRejection};
@@ -63,6 +64,11 @@ pub mod reason {
     /// The disk has less room than the reserve, so produce is refused; metadata `limit` (the reserve) and `free`, bytes.
     /// `RESOURCE_EXHAUSTED`.
     pub const DISK_RESERVE: &str = "DISK_RESERVE";
+    /// The offset of the wall clock is not the expected one; metadata `offset_ms`. `FAILED_PRECONDITION`.
+    pub const CLOCK_OFFSET_CHANGED: &str = "CLOCK_OFFSET_CHANGED";
+    /// The wall clock is too far behind to be followed without a restart; metadata `behind_ms` and `limit` (milliseconds).
+    /// `FAILED_PRECONDITION`.
+    pub const CLOCK_TOO_FAR_BEHIND: &str = "CLOCK_TOO_FAR_BEHIND";
     /// As many `Fetch` calls wait as may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_WAITERS: &str = "TOO_MANY_WAITERS";
     /// As many consume streams are open as may be; metadata `limit`. `RESOURCE_EXHAUSTED`.
@@ -227,6 +233,20 @@ impl From<EngineError> for Fault {
             EngineError::TooManyStreams { max } => {
                 let text = format!("{max} consume streams are open already, the most that this broker allows");
                 exhausted(reason::TOO_MANY_STREAMS, text, max).retry_after(RETRY_SOON)
+            }
+        }
+    }
+}
+
+impl From<AdoptError> for Fault {
+    fn from(error: AdoptError) -> Self {
+        let text = error.to_string();
+        match error {
+            AdoptError::OffsetChanged { offset_ms, .. } => {
+                precondition(reason::CLOCK_OFFSET_CHANGED, text).with("offset_ms", &offset_ms)
+            }
+            AdoptError::TooFarBehind { behind_ms, max_ms } => {
+                precondition(reason::CLOCK_TOO_FAR_BEHIND, text).with("behind_ms", &behind_ms).with("limit", &max_ms)
             }
         }
     }

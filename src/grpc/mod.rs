@@ -16,6 +16,7 @@
 mod admin_service;
 mod batch;
 mod broker;
+mod broker_info;
 mod consume;
 mod dead_export;
 mod dead_job;
@@ -23,6 +24,7 @@ mod dead_letters;
 mod delete_topic;
 pub mod errors;
 mod from_wire;
+mod list;
 mod page_token;
 mod pipeline;
 mod produce;

@@ -9,7 +9,7 @@ use super::dead_job::{Fate, Tally};
 use super::time::{signed_span_to_wire, span_to_wire, to_wire};
 use super::topic_settings;
 use super::why::why;
-use crate::engine::{BrokerStats, Seen, TopicStats};
+use crate::engine::{BrokerStats, DueSpan, Seen, TopicStats};
 use crate::pb;
 use crate::queue::change::{Finished, Outcome, TopicRecord};
 use crate::queue::command::{CancelReply, Delivery, Ending, Nacked, Produced, Reply, RescheduleReply};
@@ -187,6 +187,13 @@ pub(super) fn dead_letter(view: LiveView, now: Timestamp, omit_body: bool) -> pb
     info
 }
 
+/// A message of a listing, without body and headers.
+pub(super) fn listed(view: LiveView, consumers: usize, now: Timestamp) -> pb::MessageInfo {
+    let mut info = live(&view, true);
+    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), consumers, now });
+    info
+}
+
 fn live(view: &LiveView, omit_body: bool) -> pb::MessageInfo {
     let LiveView { topic, message, state, max_attempts } = view;
     let (content, progress) = (&message.content, &message.progress);
@@ -289,7 +296,7 @@ pub(super) fn topic(record: &TopicRecord) -> pb::Topic {
 
 /// Counts and lateness of a topic.
 pub(super) fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
-    let TopicStats { counts, deliveries, lateness, consumers, waiting_fetches } = stats;
+    let TopicStats { counts, timeline, deliveries, lateness, consumers, waiting_fetches } = stats;
     let totals = &counts.totals;
     pb::TopicStats {
         topic: counts.topic.name.as_str().to_owned(),
@@ -314,7 +321,13 @@ pub(super) fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
         }),
         consumers: u32::try_from(*consumers).unwrap_or(u32::MAX),
         waiting_fetches: u32::try_from(*waiting_fetches).unwrap_or(u32::MAX),
+        timeline: timeline.iter().flatten().map(due_span).collect(),
     }
+}
+
+fn due_span(span: &DueSpan) -> pb::DueSpan {
+    let until = (span.until != Timestamp::MAX).then(|| to_wire(span.until));
+    pb::DueSpan { from: Some(to_wire(span.from)), until, count: span.count }
 }
 
 /// The state of the broker.

@@ -86,6 +86,8 @@ impl Queue {
             ensure(progress.due_at <= lease.delivered_at, "it was leased before it was due")?;
         }
         ensure(!in_ready || progress.due_at <= now, "it is ready before it is due")?;
+        let in_order = topic.waiting.get(&(progress.due_at, message.id.arrival)) == Some(&index);
+        ensure(in_order != in_dead, "the index in due order disagrees with its state")?;
         ensure(!progress.cancel_on_lease_end || lease.is_some(), "it is to be cancelled but not leased")?;
         let holder = message.content.key.as_ref().map(|key| topic.keys.get(key) == Some(&index));
         ensure(holder.is_none_or(|holds| holds == progress.holds_key), "the key index disagrees with its record")?;
@@ -105,6 +107,9 @@ impl Queue {
         }
         if (topic.stored.frontier == NO_FRONTIER) == self.partial.contains(&topic.record.id) {
             return Err("the list of topics with a frontier disagrees".to_owned());
+        }
+        if topic.waiting.len() as u64 != topic.scheduled + topic.leased + topic.ready.len() as u64 {
+            return Err(format!("{} messages in due order, which are not all that wait", topic.waiting.len()));
         }
         let keyed = self.entries.iter().filter(|(_, entry)| {
             let message = &entry.message;

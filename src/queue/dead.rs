@@ -171,7 +171,7 @@ impl Queue {
                 continue;
             }
             page.letters.push(match letter {
-                LetterIn::Memory(index) => self.live_view(now, index),
+                LetterIn::Memory(index) => self.live_view(now, index, false),
                 LetterIn::Pages(message) => self.stored_view(now, message),
             });
             if page.letters.len() == query.limit {

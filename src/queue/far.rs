@@ -52,6 +52,17 @@ pub struct Loaded {
     pub frontier: Option<(Timestamp, u64)>,
 }
 
+/// A message that a fold left to the journal instead of putting it into pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its topic.
+    pub topic: TopicId,
+    /// Its arrival number.
+    pub arrival: u64,
+    /// Where it was when the folded generation ended.
+    pub place: Place,
+}
+
 /// A walk over memory that takes out what is far.
 #[derive(Debug)]
 pub(super) struct Sweep {
@@ -65,14 +76,20 @@ impl Queue {
         assert!(self.gone_frozen.is_empty() && self.generation == self.folded_generation + 1, "one fold at a time");
         self.generation += 1;
         self.gone_frozen = std::mem::take(&mut self.gone);
+        self.topics.values_mut().for_each(|topic| topic.shifts.freeze());
     }
 
     /// Fold number `fold` is durable: everything of the frozen generation is in pages, apart from `carried`
     /// messages, which were written to the present generation instead: at least those to be cancelled when their
     /// lease ends. Starts a sweep.
-    pub fn folded(&mut self, now: Timestamp, fold: u64, carried: &[u64]) {
-        for arrival in carried {
-            if let Some(&index) = self.by_arrival.get(arrival) {
+    pub fn folded(&mut self, now: Timestamp, fold: u64, carried: &[Carried]) {
+        self.topics.values_mut().for_each(|topic| topic.shifts.folded());
+        for &Carried { topic, arrival, place } in carried {
+            // Where it was when the generation ended; what became of it since was noted as it happened.
+            if let Some(topic) = self.topics.get_mut(&topic) {
+                topic.shifts.note(None, Some(place));
+            }
+            if let Some(&index) = self.by_arrival.get(&arrival) {
                 self.entries[index as usize].changed = self.generation;
             }
         }

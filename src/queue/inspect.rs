@@ -45,7 +45,7 @@ impl Queue {
         let topic = self.existing(topic)?;
         let found = found.filter(|message| !self.overrules(message.id.arrival));
         Ok(match (self.find(topic, target, now), found) {
-            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
+            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index, true)))),
             (_, Some(message)) => Some(MessageView::Live(Box::new(self.stored_view(now, message)))),
             (Found::Gone(finished), None) => Some(MessageView::Gone(finished.clone())),
             (Found::Nothing, None) => None,
@@ -81,7 +81,7 @@ impl Queue {
         })
     }
 
-    pub(super) fn live_view(&self, now: Timestamp, index: u32) -> LiveView {
+    pub(super) fn live_view(&self, now: Timestamp, index: u32, counts_ahead: bool) -> LiveView {
         let entry = &self.entries[index as usize];
         let message = &entry.message;
         let topic = &self.topics[&message.id.topic];
@@ -95,8 +95,9 @@ impl Queue {
             },
             State::Ready => {
                 let order = (message.progress.due_at, message.id.arrival);
-                let ahead = topic.ready.range(..order).take(MOST_COUNTED_AHEAD + 1).count();
-                let ahead = (ahead <= MOST_COUNTED_AHEAD).then_some(ahead as u64);
+                let count = || topic.ready.range(..order).take(MOST_COUNTED_AHEAD + 1).count();
+                let ahead = counts_ahead.then(count).filter(|&ahead| ahead <= MOST_COUNTED_AHEAD);
+                let ahead = ahead.map(|ahead| ahead as u64);
                 StateView::Ready { hindrance: hindrance(topic, now), ahead }
             }
         };

@@ -10,9 +10,10 @@ use slab::Slab;
 
 use super::change::{Change, Closing, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
 use super::command::ConsumerId;
+use super::due::Shifts;
 use super::entry::{Lease, State};
 use super::limits::Limits;
-use super::message::{Message, TopicId};
+use super::message::{Message, Place, TopicId};
 use super::state::{Effects, Queue};
 use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
@@ -30,6 +31,8 @@ pub struct Restore {
     deleted: BTreeSet<TopicId>,
     last_topic: TopicId,
     folds: u64,
+    /// What waits when, compared with the pages.
+    shifts: BTreeMap<TopicId, Shifts>,
     /// Messages that are in memory from the start: they changed since the last fold, or were carried.
     messages: FxHashMap<u64, Message>,
     /// Messages that may have a copy in pages and are gone.
@@ -53,6 +56,7 @@ impl Restore {
             deleted: BTreeSet::new(),
             last_topic: TopicId(0),
             folds: 0,
+            shifts: BTreeMap::new(),
             messages: FxHashMap::default(),
             gone: FxHashSet::default(),
             ended: Vec::new(),
@@ -75,7 +79,10 @@ impl Restore {
                 (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
             }
             Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
-            Restored::Message(message) => drop(self.messages.insert(message.id.arrival, message)),
+            Restored::Message(message) => {
+                self.shift(message.id.topic, None, Some(message.place()));
+                self.messages.insert(message.id.arrival, message);
+            }
             Restored::Ended(finished) => self.ended.push(finished),
             Restored::Dedup(record) => self.dedup.push(record),
             Restored::Change(change) => self.replay(change),
@@ -114,7 +121,8 @@ impl Restore {
         for record in self.topics.into_values() {
             let totals = self.totals.get(&record.id).copied().unwrap_or_default();
             let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
-            queue.topics.insert(record.id, Topic::new(record, totals, stored, now));
+            let shifts = self.shifts.remove(&record.id).unwrap_or_default();
+            queue.topics.insert(record.id, Topic { shifts, ..Topic::new(record, totals, stored, now) });
         }
         self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
         self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));
@@ -157,6 +165,10 @@ impl Restore {
         self.stored.entry(topic).or_insert_with(Stored::nothing)
     }
 
+    fn shift(&mut self, topic: TopicId, from: Option<Place>, to: Option<Place>) {
+        self.shifts.entry(topic).or_default().note(from, to);
+    }
+
     fn replay(&mut self, change: Change) {
         self.closed = None;
         match change {
@@ -164,16 +176,19 @@ impl Restore {
             Change::TopicDeleted { topic, .. } => self.delete_topic(topic),
             Change::Produced(message) => {
                 self.totals.entry(message.id.topic).or_default().produced += 1;
+                self.shift(message.id.topic, None, Some(message.place()));
                 self.messages.insert(message.id.arrival, message);
             }
             Change::Moved { message, previous, .. } => {
                 let (id, key) = (message.id, message.content.key.clone());
+                self.shift(id.topic, Some(previous), Some(message.place()));
                 if self.messages.insert(id.arrival, message).is_none() {
                     self.stored(id.topic).take(id, previous, key.as_ref());
                 }
             }
             Change::Finished(finished) => {
                 self.totals.entry(finished.id.topic).or_default().count(finished.outcome);
+                self.shift(finished.id.topic, Some(finished.previous), None);
                 let Finished { id, previous, key, .. } = &finished;
                 if self.messages.remove(&id.arrival).is_none() {
                     self.stored(id.topic).take(*id, *previous, key.as_ref());
@@ -211,7 +226,11 @@ fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
         deadline: open.deadline,
         timer: Some(timer),
     }));
-    queue.topic_mut(open.id.topic).leased += 1;
+    let due_at = queue.message(index).progress.due_at;
+    let topic = queue.topic_mut(open.id.topic);
+    topic.leased += 1;
+    topic.waiting.insert((due_at, open.id.arrival), index);
+    topic.shifts.reopened(due_at);
 }
 
 /// Messages that were to be cancelled when their lease ends, and whose lease is void now.

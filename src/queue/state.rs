@@ -230,9 +230,10 @@ impl Queue {
         effects: &mut Effects,
     ) {
         let previous = self.update(index, progress, ended.as_ref());
-        let message = self.message(index);
+        let message = self.message(index).clone();
         let (topic, key) = (message.id.topic, message.content.key.clone());
-        effects.changes.push(Change::Moved { message: message.clone(), previous, entry: ended });
+        self.shift(&message, Some(previous), Some(message.place()));
+        effects.changes.push(Change::Moved { message, previous, entry: ended });
         if let Some(key) = key {
             let keys = &mut self.topic_mut(topic).keys;
             if progress.holds_key {
@@ -267,6 +268,9 @@ impl Queue {
         let Entry { message, state, .. } = &mut self.entries[index as usize];
         let (id, order) = (message.id, (message.progress.due_at, message.id.arrival));
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
+        if !matches!(state, State::Dead) {
+            topic.waiting.remove(&order);
+        }
         match std::mem::replace(state, State::Dead) {
             State::Scheduled(timer) => {
                 self.wheel.remove(timer);
@@ -277,6 +281,9 @@ impl Queue {
                 lease.timer.map(|timer| self.wheel.remove(timer));
                 topic.leased -= 1;
                 self.leases.remove(&(lease.consumer, id.arrival));
+                if lease.epoch != self.epoch {
+                    topic.shifts.reopened_ended(order.0);
+                }
                 if lease.consumer != ConsumerId::NONE {
                     effects.ended_leases.push((lease.consumer, id.topic));
                 }
@@ -299,6 +306,7 @@ impl Queue {
     ) {
         let Entry { message, born, .. } = self.entries.remove(index as usize);
         let (id, previous, key) = (message.id, message.place(), message.content.key.clone());
+        self.shift(&message, Some(previous), None);
         self.by_arrival.remove(&id.arrival);
         if born < self.generation {
             self.gone.insert(id.arrival);
@@ -328,13 +336,17 @@ impl Queue {
         if let Some((_, died_at)) = dead {
             self.entries[index as usize].state = State::Dead;
             self.topic_mut(id.topic).dead.insert((died_at, id.arrival), index);
-        } else if due_at <= now {
+            return;
+        }
+        let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
+        topic.waiting.insert((due_at, id.arrival), index);
+        if due_at <= now {
             self.entries[index as usize].state = State::Ready;
-            self.topic_mut(id.topic).ready.insert((due_at, id.arrival), index);
+            topic.ready.insert((due_at, id.arrival), index);
         } else {
             let timer = self.wheel.insert(due_at.as_millis(), index);
             self.entries[index as usize].state = State::Scheduled(timer);
-            self.topic_mut(id.topic).scheduled += 1;
+            topic.scheduled += 1;
         }
     }
 

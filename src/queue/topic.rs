@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::change::{TopicRecord, Totals};
 use super::dedup::DedupWindow;
+use super::due::Shifts;
 use super::ended::Ended;
 use super::pacer::Pacer;
 use super::stored::Stored;
@@ -17,6 +18,8 @@ pub(super) type Order = (Timestamp, u64);
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) record: TopicRecord,
+    /// Messages that are not dead, in due order: what can be listed of memory.
+    pub(super) waiting: BTreeMap<Order, u32>,
     /// Ready messages, in due order.
     pub(super) ready: BTreeMap<Order, u32>,
     /// Dead letters, by time of death.
@@ -31,6 +34,8 @@ pub(super) struct Topic {
     pub(super) totals: Totals,
     /// What is on disk only.
     pub(super) stored: Stored,
+    /// What waits when, compared with the pages.
+    pub(super) shifts: Shifts,
     /// A load of this topic is under way.
     pub(super) loading: bool,
     /// After a load that failed: when the next one may be asked for.
@@ -42,6 +47,7 @@ impl Topic {
         Self {
             pacer: Pacer::new(record.settings.rate, now),
             record,
+            waiting: BTreeMap::new(),
             ready: BTreeMap::new(),
             dead: BTreeMap::new(),
             keys: HashMap::new(),
@@ -51,6 +57,7 @@ impl Topic {
             leased: 0,
             totals,
             stored,
+            shifts: Shifts::default(),
             loading: false,
             load_again_at: Timestamp::ZERO,
         }

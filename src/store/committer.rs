@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::queue::change::{Change, Totals};
+use crate::queue::far::Carried;
 use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
@@ -101,9 +102,9 @@ pub struct FoldJob {
 pub struct FoldDone {
     /// Number of the fold.
     pub fold: u64,
-    /// Arrival numbers of the messages of the frozen generation that stay in the journal: those due soon, and all
-    /// that are to be cancelled when their lease ends.
-    pub carried: Vec<u64>,
+    /// The messages of the frozen generation that stay in the journal: those due soon, and all that are to be
+    /// cancelled when their lease ends.
+    pub carried: Vec<Carried>,
     /// What readers are to follow.
     pub delta: Arc<DirectoryDelta>,
     /// Messages written to the pages.

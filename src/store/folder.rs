@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
+use crate::queue::far::Carried;
 use crate::queue::message::{Message, Place, TopicId};
 
 use super::codec::seal;
@@ -124,7 +125,11 @@ impl Folder {
         (self.ended, self.dedup, self.index) = (ended, dedup, index);
         self.doomed.extend(job.table.deleted.iter().map(|&topic| (topic, 0)));
         let carried = job.table.entries.iter().filter(|entry| job.table.is_carried(entry, job.carry_before));
-        let carried = carried.map(|entry| entry.arrival).collect();
+        let carried = carried.filter_map(|entry| {
+            let place = entry.state.as_ref()?.place();
+            Some(Carried { topic: entry.topic, arrival: entry.arrival, place })
+        });
+        let carried = carried.collect();
         let set_aside = quarantine.done();
         Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left, set_aside })
     }

@@ -4,6 +4,7 @@ use duewheel::queue::command::{
     Command, ConsumerId, FindRejection, ProduceRejection, Rejection, Reply, SettleRejection, Target, TopicRejection,
 };
 use duewheel::queue::dead::{DeadFilter, DeadQuery, DeadSnapshot, StoredDead};
+use duewheel::queue::due::{FirstInPages, timeline_edges};
 use duewheel::queue::message::{DeadReason, Message, MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
@@ -72,6 +73,7 @@ pub(crate) fn everything(run: &mut Run) {
     assert_eq!(checked, Ok(()), "the queue's own invariants");
     for topic in &run.model.topics {
         counts(run, topic);
+        due(run, topic);
         dead_letters(run, topic);
     }
     for entry in run.model.entries.values() {
@@ -111,6 +113,40 @@ fn counts(run: &Run, topic: &Topic) {
     let cap = topic.record.settings.concurrency.map(u64::from);
     // A cap that was lowered lets the leases it found run out.
     assert!(cap.is_none_or(|cap| counts.leased <= cap) || topic.updated, "over the concurrency cap");
+}
+
+/// What is due when: what the pages say, joined with what has changed since, is a recount of the model.
+fn due(run: &Run, topic: &Topic) {
+    let (model, name, id) = (&run.model, &topic.record.name, topic.record.id);
+    let mut edges = timeline_edges(run.now);
+    // Ends of spans where messages are, too.
+    edges.extend(model.entries.values().map(|entry| entry.progress.due_at).filter(|&at| at > run.now).take(20));
+    edges.sort_unstable();
+    edges.dedup();
+    let is_scheduled = |entry: &&Entry| entry.id.topic == id && entry.state(model.advanced_to) == State::Scheduled;
+    let scheduled = model.entries.values().filter(is_scheduled);
+    let scheduled: Vec<Timestamp> = scheduled.map(|entry| entry.progress.due_at).collect();
+    let count = |ends: &[Timestamp]| scheduled.iter().filter(|&&at| ends[0] <= at && at < ends[1]).count() as u64;
+    let want: Vec<u64> = edges.windows(2).map(count).collect();
+    let got = run.queue.due_between(name, &edges, &run.store.due(id, &edges)).expect("the topic exists");
+    assert_eq!(got, want, "due counts of {name}");
+    let oldest = model.ready(id).first().map(|entry| entry.progress.due_at);
+    let first = |max| match run.queue.frontier(id) {
+        Some(frontier) => run.store.first_due(id, frontier, max),
+        None => FirstInPages { due: Vec::new(), is_all: true },
+    };
+    let got = run.queue.oldest_overdue(run.now, name, &first(usize::MAX));
+    let is_leased = |at| {
+        let mut entries = model.entries.values();
+        entries.any(|entry| entry.state(model.advanced_to) == State::Leased && entry.progress.due_at == at)
+    };
+    assert!(got == oldest || got.is_some_and(is_leased), "oldest overdue of {name}: {got:?}, {oldest:?}");
+    let got = run.queue.oldest_overdue(run.now, name, &first(2));
+    // What was read has ended or moved: not before the last of it.
+    assert!(
+        oldest.is_none() || got <= oldest || got.is_some_and(is_leased),
+        "oldest overdue of {name}, of few: {got:?}, {oldest:?}"
+    );
 }
 
 fn dead_letters(run: &Run, topic: &Topic) {

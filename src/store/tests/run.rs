@@ -161,7 +161,7 @@ impl Run {
 
     /// After a fold: what the reader gives is what was frozen, apart from what was carried.
     pub(super) fn turn_pages(&mut self, done: &FoldDone) {
-        let carried: BTreeSet<u64> = done.carried.iter().copied().collect();
+        let carried: BTreeSet<u64> = done.carried.iter().map(|carried| carried.arrival).collect();
         for message in self.frozen.values().filter(|message| message.progress.cancel_on_lease_end) {
             assert!(carried.contains(&message.id.arrival), "seed {}: it is cancelled when its lease ends", self.seed);
         }
