@@ -203,7 +203,7 @@ fn kind(own: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> S
 /// The type of a map, which the compiler has turned into entries of a message within `message`.
 fn map(own: &str, message: &DescriptorProto, name: &str) -> String {
     let entry = message.nested_type.iter().find(|entry| name.ends_with(entry.name()));
-    let entry = entry.filter(|entry| entry.options.as_ref().is_some_and(|options| options.map_entry()));
+    let entry = entry.filter(|entry| entry.options.as_ref().is_some_and(prost_types::MessageOptions::map_entry));
     let entry = entry.unwrap_or_else(|| panic!("{name} stands within a message; the page has no place for it"));
     let kinds: Vec<_> = entry.field.iter().map(|field| kind(own, entry, field)).collect();
     format!("map of {}", kinds.join(" to "))
