@@ -263,7 +263,10 @@ async fn reflection_lists_the_services_in_both_versions_and_describes_them() {
     }
     for _ in 0..2 {
         let described = within(answers.next()).await.expect("an answer").expect("an answer");
-        assert!(matches!(described.message_response, Some(MessageResponse::FileDescriptorResponse(_))), "{described:?}");
+        assert!(
+            matches!(described.message_response, Some(MessageResponse::FileDescriptorResponse(_))),
+            "{described:?}"
+        );
     }
 
     let old = v1alpha::ServerReflectionRequest {
