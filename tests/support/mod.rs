@@ -3,6 +3,8 @@
 // Each test binary uses its part of the support.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod pages;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
