@@ -62,7 +62,7 @@ impl DueQuestion {
     pub(super) fn answer(self, pages: &mut dyn Reads) -> Result<DueInPages, ReadError> {
         let mut topics = BTreeMap::new();
         for &(topic, frontier) in &self.topics {
-            let first = frontier.map(|frontier| pages.first_due(topic, frontier)).transpose();
+            let first = frontier.map(|frontier| pages.first_due(topic, (frontier.0, 0))).transpose();
             match first.and_then(|first| Ok((pages.due(topic, &self.edges)?, first.unwrap_or_default()))) {
                 Ok(counted) => drop(topics.insert(topic, counted)),
                 Err(ReadError::Damaged { .. }) if !self.is_timeline => {}

@@ -111,7 +111,8 @@ fn add(differences: &mut Differences, at: Timestamp, by: i32) {
     }
 }
 
-/// What the pages say of the first waiting messages of a topic from its frontier on, as of the last fold.
+/// What the pages say of the first waiting messages of a topic from the instant of its frontier on, as of the last
+/// fold. All of that instant count, also those before the frontier: what has changed since is known per instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FirstInPages {
     /// Due times, ascending, and how many messages wait for each.
@@ -132,7 +133,7 @@ impl Queue {
     }
 
     /// Due time of the first message of a topic that waits for a consumer: the first ready one in memory, or one on
-    /// disk only, by what the pages say from the frontier on. Exact, unless all that was read there has ended or moved
+    /// disk only, by what the pages say from the instant of the frontier on. Exact, unless all that was read there has ended or moved
     /// since the last fold: then it is the last instant read, and nothing waits before it.
     pub fn oldest_overdue(&self, now: Timestamp, topic: &TopicName, in_pages: &FirstInPages) -> Option<Timestamp> {
         let topic = &self.topics[&self.topic_id(topic)?];

@@ -132,7 +132,7 @@ fn due(run: &Run, topic: &Topic) {
     assert_eq!(got, want, "due counts of {name}");
     let oldest = model.ready(id).first().map(|entry| entry.progress.due_at);
     let first = |max| match run.queue.frontier(id) {
-        Some(frontier) => run.store.first_due(id, frontier, max),
+        Some(frontier) => run.store.first_due(id, (frontier.0, 0), max),
         None => FirstInPages { due: Vec::new(), is_all: true },
     };
     let got = run.queue.oldest_overdue(run.now, name, &first(usize::MAX));
