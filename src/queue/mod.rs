@@ -25,6 +25,7 @@ mod levels;
 pub mod limits;
 pub mod message;
 mod pacer;
+mod place_table;
 mod produce;
 pub mod quarantine;
 pub mod receipt;
