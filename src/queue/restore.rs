@@ -97,7 +97,7 @@ impl Restore {
             gone: self.gone,
             gone_frozen: FxHashSet::default(),
             sweep: None,
-            partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
+            loads: BTreeSet::new(),
             voided: self.closed.as_ref().map_or(Some((now, self.reserved_through)), |closing| closing.suspected),
             next_arrival: self.reserved_through,
             reserved_through: self.reserved_through,
@@ -105,7 +105,9 @@ impl Restore {
         for record in self.topics.into_values() {
             let totals = self.totals.get(&record.id).copied().unwrap_or_default();
             let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
-            queue.topics.insert(record.id, Topic::new(record, totals, stored, now));
+            let id = record.id;
+            queue.topics.insert(id, Topic::new(record, totals, stored, now));
+            queue.note_load(id);
         }
         self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
         self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));

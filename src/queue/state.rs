@@ -53,8 +53,8 @@ pub struct Queue {
     /// The same, gone in the generation that is being folded.
     pub(super) gone_frozen: FxHashSet<u64>,
     pub(super) sweep: Option<Sweep>,
-    /// Topics that have a frontier.
-    pub(super) partial: BTreeSet<TopicId>,
+    /// When the next part of each topic is to be loaded from disk.
+    pub(super) loads: BTreeSet<(Timestamp, TopicId)>,
     /// After an unclean stop: messages that arrived before that number and were due at that time may have been
     /// delivered.
     pub(super) voided: Option<(Timestamp, u64)>,
