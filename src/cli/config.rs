@@ -60,7 +60,7 @@ pub(super) struct ServeArgs {
     /// [default: 32MiB]
     #[arg(long, value_name = "BYTES")]
     journal_generation: Option<String>,
-    /// Cache of the page store [default: 64MiB]
+    /// Cache of the page store [default: 32MiB]
     #[arg(long, value_name = "BYTES")]
     page_cache: Option<String>,
     /// Free bytes of the data file system below which produce is refused, so that acks and cancels go on; 0 for none

@@ -38,7 +38,7 @@ pub enum SledOpenError {
 }
 
 /// Cache of sled, bytes; the broker's own memory holds what is near due.
-pub const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
+pub const DEFAULT_CACHE_BYTES: u64 = 32 << 20;
 const FLUSH_EVERY_MS: u64 = 300;
 /// What is applied waits in buffers of sled until the disk has taken it, as much as there is; together with
 /// what sled writes again of the leaves around, several times these bytes. A fold that is faster than the disk waits.
