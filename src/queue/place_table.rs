@@ -99,7 +99,9 @@ impl PlaceTable {
         let new = self.buckets.len();
         let entries = if new == 0 { Vec::new() } else { self.drain(parent_of(new)) };
         self.buckets.push(NO_BLOCK);
-        entries.into_iter().for_each(|entry| self.add(self.bucket_of(entry.hash()), entry));
+        for entry in entries {
+            self.add(self.bucket_of(entry.hash()), entry);
+        }
     }
 
     /// One bucket less: its entries go back to where they came from.
@@ -107,7 +109,9 @@ impl PlaceTable {
         let last = self.buckets.len() - 1;
         let entries = self.drain(last);
         self.buckets.pop();
-        entries.into_iter().for_each(|entry| self.add(parent_of(last), entry));
+        for entry in entries {
+            self.add(parent_of(last), entry);
+        }
     }
 
     fn drain(&mut self, bucket: usize) -> Vec<Entry> {
@@ -371,7 +375,12 @@ mod tests {
             table.remove(spread(arrival), arrival);
         }
         check(&table);
-        assert!(bytes(&table) < 1_000 * 26 + BLOCKS_OF_CHUNK * size_of::<Block>() + 4_096, "{} bytes for {} entries", bytes(&table), table.len());
+        assert!(
+            bytes(&table) < 1_000 * 26 + BLOCKS_OF_CHUNK * size_of::<Block>() + 4_096,
+            "{} bytes for {} entries",
+            bytes(&table),
+            table.len()
+        );
     }
 
     #[test]

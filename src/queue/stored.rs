@@ -35,13 +35,7 @@ pub(super) struct Stored {
 impl Stored {
     /// Nothing is on disk only.
     pub(super) fn nothing() -> Self {
-        Self {
-            waiting: 0,
-            dead: 0,
-            frontier: NO_FRONTIER,
-            by_key: PlaceTable::default(),
-            moved: PlaceTable::default(),
-        }
+        Self { waiting: 0, dead: 0, frontier: NO_FRONTIER, by_key: PlaceTable::default(), moved: PlaceTable::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
