@@ -59,7 +59,9 @@ impl Queue {
         }
         let leases = self.topics.values().map(|topic| topic.leased).sum::<u64>();
         let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases + orphan_timers;
+        let loads = self.topics.values().filter(|topic| topic.noted_load_at.is_some()).count();
         let ensure = |ok: bool, problem: &str| if ok { Ok(()) } else { Err(problem.to_owned()) };
+        ensure(self.loads.len() == loads, "the times of loads do not match the topics")?;
         ensure(self.leases.len() as u64 == leases, "the lease index does not match the leased messages")?;
         ensure(self.wheel.len() as u64 == timers, "the wheel does not match the waiting messages")?;
         ensure(self.by_arrival.len() == self.entries.len(), "the arrival index does not match the messages")?;
@@ -105,8 +107,15 @@ impl Queue {
         if (topic.stored.frontier == NO_FRONTIER) && topic.stored.waiting > 0 {
             return Err(format!("{} messages on disk and no frontier", topic.stored.waiting));
         }
-        if (topic.stored.frontier == NO_FRONTIER) == self.partial.contains(&topic.record.id) {
-            return Err("the list of topics with a frontier disagrees".to_owned());
+        // What a damaged page held stays noted.
+        let (keyed, moved) = topic.stored.indexed();
+        let on_disk = topic.stored.waiting + topic.stored.dead;
+        if topic.totals.quarantined == 0 && keyed.max(moved) as u64 > on_disk {
+            return Err(format!("{keyed} keyed and {moved} moved messages of {on_disk} on disk"));
+        }
+        let load_at = topic.load_at(self.limits.near.load_ahead_ms);
+        if topic.noted_load_at != load_at || load_at.is_some_and(|at| !self.loads.contains(&(at, topic.record.id))) {
+            return Err(format!("to be loaded at {load_at:?}, noted for {:?}", topic.noted_load_at));
         }
         if topic.waiting.len() as u64 != topic.scheduled + topic.leased + topic.ready.len() as u64 {
             return Err(format!("{} messages in due order, which are not all that wait", topic.waiting.len()));

@@ -35,7 +35,7 @@ impl Queue {
         }
         let topic = self.topics.remove(&id).expect("a name belongs to a topic");
         self.names.remove(name);
-        self.partial.remove(&id);
+        topic.noted_load_at.map(|at| self.loads.remove(&(at, id)));
         self.token_waits.retain(|&(_, waiting)| waiting != id);
         if topic.scheduled > 0 || !topic.ready.is_empty() || !topic.dead.is_empty() {
             self.orphans = Some(0);

@@ -136,29 +136,38 @@ impl Queue {
     /// The next part of a topic that memory needs from disk.
     pub fn next_load(&mut self, now: Timestamp) -> Option<Load> {
         let near = self.limits.near;
-        let horizon = now.plus(near.load_ahead_ms);
-        let id = self.partial.iter().copied().find(|id| {
+        let is_wanted = |id: &TopicId| {
             let topic = &self.topics[id];
-            let near_ready = || topic.ready.range(..topic.stored.frontier).nth(near.load_below).is_some();
-            let may_load = !topic.loading && topic.load_again_at <= now && !topic.record.paused;
-            may_load && topic.stored.frontier.0 <= horizon && !near_ready()
-        })?;
+            let before_frontier = || topic.ready.range(..topic.stored.frontier);
+            topic.ready.len() <= near.load_below || before_frontier().nth(near.load_below).is_none()
+        };
+        let mut due = self.loads.iter().take_while(|&&(at, _)| at <= now).map(|&(_, id)| id);
+        let id = due.find(is_wanted)?;
         let fold = self.folds;
         let topic = self.topic_mut(id);
         topic.loading = true;
-        Some(Load { topic: id, from: topic.stored.frontier, max: near.load_max, fold })
+        let load = Load { topic: id, from: topic.stored.frontier, max: near.load_max, fold };
+        self.note_load(id);
+        Some(load)
     }
 
     /// When the next part of a topic is to be loaded. A topic with enough ready messages in memory loads once they
     /// are leased, in the round that leases them.
     pub(super) fn next_load_at(&self) -> Option<Timestamp> {
-        let near = self.limits.near;
-        let waits = self
-            .partial
-            .iter()
-            .map(|id| &self.topics[id])
-            .filter(|topic| !topic.loading && !topic.record.paused && topic.ready.len() <= near.load_below);
-        waits.map(|topic| topic.stored.frontier.0.minus(near.load_ahead_ms).max(topic.load_again_at)).min()
+        let has_few = |id: &TopicId| self.topics[id].ready.len() <= self.limits.near.load_below;
+        self.loads.iter().find(|(_, id)| has_few(id)).map(|&(at, _)| at)
+    }
+
+    /// Notes when the next part of a topic is to be loaded, whenever something that it depends on has changed.
+    pub(super) fn note_load(&mut self, id: TopicId) {
+        let ahead_ms = self.limits.near.load_ahead_ms;
+        let topic = self.topic_mut(id);
+        let load_at = topic.load_at(ahead_ms);
+        let before = std::mem::replace(&mut topic.noted_load_at, load_at);
+        if before != load_at {
+            before.map(|at| self.loads.remove(&(at, id)));
+            load_at.map(|at| self.loads.insert((at, id)));
+        }
     }
 
     /// Takes in what a load found. A load that a fold or a sweep has overtaken is dropped and asked for again.
@@ -167,17 +176,13 @@ impl Queue {
         let Some(topic) = self.topics.get_mut(&id) else { return };
         topic.loading = false;
         let overtaken = fold != self.folds || topic.stored.frontier != from;
-        if overtaken {
-            return;
+        if !overtaken {
+            for message in loaded.messages {
+                self.take_in(now, message);
+            }
+            self.topic_mut(id).stored.frontier = loaded.frontier.unwrap_or(NO_FRONTIER);
         }
-        for message in loaded.messages {
-            self.take_in(now, message);
-        }
-        let frontier = loaded.frontier.unwrap_or(NO_FRONTIER);
-        self.topic_mut(id).stored.frontier = frontier;
-        if frontier == NO_FRONTIER {
-            self.partial.remove(&id);
-        }
+        self.note_load(id);
     }
 
     /// A load has failed; it is asked for again, but not before `again_at`.
@@ -186,12 +191,15 @@ impl Queue {
         let Some(topic) = self.topics.get_mut(&load.topic) else { return };
         topic.loading = false;
         topic.load_again_at = again_at;
+        self.note_load(load.topic);
     }
 
     /// The pages have changed: loads that have failed may be asked for again.
     pub fn retry_loads(&mut self) {
-        for id in &self.partial {
-            self.topics.get_mut(id).expect("topics with a frontier exist").load_again_at = Timestamp::ZERO;
+        let failed = self.topics.iter().filter(|(_, topic)| topic.load_again_at != Timestamp::ZERO);
+        for id in failed.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.topic_mut(id).load_again_at = Timestamp::ZERO;
+            self.note_load(id);
         }
     }
 
@@ -297,8 +305,6 @@ impl Queue {
             topic.keys.remove(key);
         }
         topic.stored.put(&message);
-        if topic.stored.frontier != NO_FRONTIER {
-            self.partial.insert(id);
-        }
+        self.note_load(id);
     }
 }

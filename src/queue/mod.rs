@@ -30,6 +30,7 @@ pub mod limits;
 pub mod list;
 pub mod message;
 mod pacer;
+mod place_table;
 mod produce;
 pub mod quarantine;
 pub mod receipt;

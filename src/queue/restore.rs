@@ -113,7 +113,7 @@ impl Restore {
             gone_frozen: FxHashSet::default(),
             sweep: None,
             orphans: None,
-            partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
+            loads: BTreeSet::new(),
             voided: self.closed.as_ref().map_or(Some((now, self.reserved_through)), |closing| closing.suspected),
             next_arrival: self.reserved_through,
             reserved_through: self.reserved_through,
@@ -121,8 +121,9 @@ impl Restore {
         for record in self.topics.into_values() {
             let totals = self.totals.get(&record.id).copied().unwrap_or_default();
             let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
-            let shifts = self.shifts.remove(&record.id).unwrap_or_default();
-            queue.topics.insert(record.id, Topic { shifts, ..Topic::new(record, totals, stored, now) });
+            let (id, shifts) = (record.id, self.shifts.remove(&record.id).unwrap_or_default());
+            queue.topics.insert(id, Topic { shifts, ..Topic::new(record, totals, stored, now) });
+            queue.note_load(id);
         }
         self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
         self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));

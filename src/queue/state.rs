@@ -57,8 +57,8 @@ pub struct Queue {
     pub(super) sweep: Option<Sweep>,
     /// While memory may hold messages of deleted topics: how far they are removed.
     pub(super) orphans: Option<usize>,
-    /// Topics that have a frontier.
-    pub(super) partial: BTreeSet<TopicId>,
+    /// When the next part of each topic is to be loaded from disk.
+    pub(super) loads: BTreeSet<(Timestamp, TopicId)>,
     /// After an unclean stop: messages that arrived before that number and were due at that time may have been
     /// delivered.
     pub(super) voided: Option<(Timestamp, u64)>,

@@ -7,7 +7,7 @@ use super::dedup::DedupWindow;
 use super::due::Shifts;
 use super::ended::Ended;
 use super::pacer::Pacer;
-use super::stored::Stored;
+use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::values::Key;
 
@@ -40,6 +40,8 @@ pub(super) struct Topic {
     pub(super) loading: bool,
     /// After a load that failed: when the next one may be asked for.
     pub(super) load_again_at: Timestamp,
+    /// When the queue has noted that the next load is due; see [`Topic::load_at`].
+    pub(super) noted_load_at: Option<Timestamp>,
 }
 
 impl Topic {
@@ -60,7 +62,15 @@ impl Topic {
             shifts: Shifts::default(),
             loading: false,
             load_again_at: Timestamp::ZERO,
+            noted_load_at: None,
         }
+    }
+
+    /// When the next part is to be loaded from disk, so long before it is due; `None` if nothing is on disk, a load
+    /// is under way, or the topic is paused.
+    pub(super) fn load_at(&self, ahead_ms: u64) -> Option<Timestamp> {
+        let is_wanted = self.stored.frontier != NO_FRONTIER && !self.loading && !self.record.paused;
+        is_wanted.then(|| self.stored.frontier.0.minus(ahead_ms).max(self.load_again_at))
     }
 
     /// True if the concurrency cap allows no further lease.

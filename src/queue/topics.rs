@@ -77,7 +77,8 @@ impl Queue {
         if topic.record.paused != paused {
             topic.record.paused = paused;
             effects.changes.push(Change::TopicPut(topic.record.clone()));
+            self.note_load(id);
         }
-        Ok(topic.record.clone())
+        Ok(self.topics[&id].record.clone())
     }
 }

@@ -237,10 +237,10 @@ impl LossyKv {
         Self(Arc::new(Mutex::new(KvMedium { present: durable.clone(), durable, ..KvMedium::default() })))
     }
 
-    /// The durable keys.
+    /// The keys that are there, durable or not.
     #[must_use]
     pub fn keys(&self) -> Vec<Vec<u8>> {
-        self.medium().durable.keys().cloned().collect()
+        self.medium().present.keys().cloned().collect()
     }
 
     /// Changes a byte of the durable value of `key`.

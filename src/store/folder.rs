@@ -4,7 +4,8 @@
 //! The order makes every moment safe. First pages, chunks, tombstones and runs under keys that carry the run's
 //! number, which nothing refers to yet, each batch with the intent that names its keys, so that a fold that does
 //! not finish leaves no garbage for ever; durable. Then one batch with everything that makes them count:
-//! directory, totals, topics, lists and the fold's own number; durable. Only after that may the journal forget.
+//! directory, totals, topics, lists and the fold's own number; durable. Only after that may the journal forget, and
+//! is removed what is of no use any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -31,7 +32,7 @@ use super::records::{put_topic, put_totals};
 use super::removals::Removals;
 use super::runs::{Remembered, RunEntry, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
 use super::state::PagesState;
-use super::writer::RunWriter;
+use super::writer::{RunWriter, Useless};
 
 /// A fold failed. The journal still holds everything; the process is to end, and a restart folds again.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -134,13 +135,14 @@ impl Folder {
         Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left, set_aside })
     }
 
-    /// Makes the last batch durable and follows it.
+    /// Makes the last batch durable and follows it; then removes what it has made useless.
     pub(super) fn complete(
         &mut self,
         mut last: Batch,
         mut state: PagesState,
         delta: &DirectoryDelta,
     ) -> Result<(), PagesError> {
+        let useless = Useless::of(&mut last, state.run);
         self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
@@ -148,7 +150,7 @@ impl Folder {
         self.kv.make_durable()?;
         self.directory.apply(delta);
         self.state = state;
-        Ok(())
+        useless.remove(&mut *self.kv)
     }
 }
 
