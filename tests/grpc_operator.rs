@@ -281,7 +281,10 @@ async fn every_limit_is_told_as_it_is_documented_and_enforced() {
     let broker = Running::start().await;
     let answer = broker.admin().await.get_broker(pb::GetBrokerRequest {}).await.expect("it serves").into_inner();
     let info = answer.broker.expect("a broker");
-    assert_eq!((info.version.as_str(), info.epoch, info.data_format), (env!("CARGO_PKG_VERSION"), 1, 1));
+    assert_eq!(
+        (info.version.as_str(), info.epoch, info.data_format),
+        (env!("CARGO_PKG_VERSION"), 1, duewheel::store::FORMAT_VERSION)
+    );
     assert_eq!((info.started_at, info.produce_refused), (start_plus(0), false));
     let told = flat(&info.limits.expect("limits"));
     assert!(told.len() > 30, "{told:?}");
