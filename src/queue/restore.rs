@@ -12,12 +12,18 @@ use super::change::{Change, Closing, DedupRecord, Finished, OpenLease, Restored,
 use super::command::ConsumerId;
 use super::entry::{Lease, State};
 use super::limits::Limits;
-use super::message::{Message, TopicId};
+use super::message::{Message, MessageId, Place, TopicId};
 use super::state::{Effects, Queue};
 use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::topic::Topic;
 use super::wheel::Wheel;
+
+/// Id and place of a message on disk, and the hash of the key that it holds.
+type Indexed = (MessageId, Place, Option<u64>);
+
+/// So many places are entered together; 29 MB.
+const INDEXED_AT_ONCE: usize = 1 << 19;
 
 /// A queue being restored.
 #[derive(Debug)]
@@ -26,6 +32,8 @@ pub struct Restore {
     topics: BTreeMap<TopicId, TopicRecord>,
     totals: BTreeMap<TopicId, Totals>,
     stored: BTreeMap<TopicId, Stored>,
+    /// Places of messages on disk that are not entered yet; empty whenever something else comes.
+    indexed: Vec<Indexed>,
     folds: u64,
     /// Messages that are in memory from the start: they changed since the last fold, or were carried.
     messages: FxHashMap<u64, Message>,
@@ -47,6 +55,7 @@ impl Restore {
             topics: BTreeMap::new(),
             totals: BTreeMap::new(),
             stored: BTreeMap::new(),
+            indexed: Vec::new(),
             folds: 0,
             messages: FxHashMap::default(),
             gone: FxHashSet::default(),
@@ -60,6 +69,9 @@ impl Restore {
 
     /// Takes in the next thing that the store holds.
     pub fn record(&mut self, restored: Restored) {
+        if !matches!(restored, Restored::Index { .. }) || self.indexed.len() == INDEXED_AT_ONCE {
+            self.index();
+        }
         match restored {
             Restored::Topic(record) => drop(self.topics.insert(record.id, record)),
             Restored::Totals(topic, totals) => drop(self.totals.insert(topic, totals)),
@@ -68,7 +80,7 @@ impl Restore {
                 let stored = self.stored(topic);
                 (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
             }
-            Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
+            Restored::Index { id, place, key_hash } => self.indexed.push((id, place, key_hash)),
             Restored::Message(message) => drop(self.messages.insert(message.id.arrival, message)),
             Restored::Ended(finished) => self.ended.push(finished),
             Restored::Dedup(record) => self.dedup.push(record),
@@ -79,6 +91,7 @@ impl Restore {
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
+        self.index();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
         let mut queue = Queue {
@@ -121,6 +134,18 @@ impl Restore {
         self.closed.into_iter().flat_map(|closing| closing.leases).for_each(|lease| reopen(&mut queue, lease, effects));
         cancel_marked(&mut queue, now, effects);
         queue
+    }
+
+    /// Enters places in the order in which the table has them: its blocks lie all over the memory, so that one
+    /// after the other would wait for each.
+    fn index(&mut self) {
+        let mut indexed = std::mem::take(&mut self.indexed);
+        indexed.sort_unstable_by_key(|&(id, _, key_hash)| (id.topic, key_hash.map(u64::reverse_bits), id.arrival));
+        for &(id, place, key_hash) in &indexed {
+            self.stored(id.topic).index(id, place, key_hash);
+        }
+        indexed.clear();
+        self.indexed = indexed;
     }
 
     fn stored(&mut self, topic: TopicId) -> &mut Stored {
