@@ -13,12 +13,18 @@ use super::command::ConsumerId;
 use super::due::Shifts;
 use super::entry::{Lease, State};
 use super::limits::Limits;
-use super::message::{Message, Place, TopicId};
+use super::message::{Message, MessageId, Place, TopicId};
 use super::state::{Effects, Queue};
 use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::topic::Topic;
 use super::wheel::Wheel;
+
+/// Id and place of a message on disk, and the hash of the key that it holds.
+type Indexed = (MessageId, Place, Option<u64>);
+
+/// So many places are entered together; 29 MB.
+const INDEXED_AT_ONCE: usize = 1 << 19;
 
 /// A queue being restored.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct Restore {
     /// Topics that are gone; what is told of them before that counts for nothing.
     deleted: BTreeSet<TopicId>,
     last_topic: TopicId,
+    /// Places of messages on disk that are not entered yet; empty whenever something else comes.
+    indexed: Vec<Indexed>,
     folds: u64,
     /// What waits when, compared with the pages.
     shifts: BTreeMap<TopicId, Shifts>,
@@ -55,6 +63,7 @@ impl Restore {
             stored: BTreeMap::new(),
             deleted: BTreeSet::new(),
             last_topic: TopicId(0),
+            indexed: Vec::new(),
             folds: 0,
             shifts: BTreeMap::new(),
             messages: FxHashMap::default(),
@@ -69,6 +78,9 @@ impl Restore {
 
     /// Takes in the next thing that the store holds.
     pub fn record(&mut self, restored: Restored) {
+        if !matches!(restored, Restored::Index { .. }) || self.indexed.len() == INDEXED_AT_ONCE {
+            self.index();
+        }
         match restored {
             Restored::Topic(record) => self.put_topic(record),
             Restored::LastTopic(topic) => self.last_topic = self.last_topic.max(topic),
@@ -78,7 +90,7 @@ impl Restore {
                 let stored = self.stored(topic);
                 (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
             }
-            Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
+            Restored::Index { id, place, key_hash } => self.indexed.push((id, place, key_hash)),
             Restored::Message(message) => {
                 self.shift(message.id.topic, None, Some(message.place()));
                 self.messages.insert(message.id.arrival, message);
@@ -92,6 +104,7 @@ impl Restore {
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
+        self.index();
         self.forget_deleted();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
@@ -160,6 +173,18 @@ impl Restore {
         self.messages.retain(|_, message| !deleted.contains(&message.id.topic));
         self.ended.retain(|finished| !deleted.contains(&finished.id.topic));
         self.dedup.retain(|record| !deleted.contains(&record.topic));
+    }
+
+    /// Enters places in the order in which the table has them: its blocks lie all over the memory, so that one
+    /// after the other would wait for each.
+    fn index(&mut self) {
+        let mut indexed = std::mem::take(&mut self.indexed);
+        indexed.sort_unstable_by_key(|&(id, _, key_hash)| (id.topic, key_hash.map(u64::reverse_bits), id.arrival));
+        for &(id, place, key_hash) in &indexed {
+            self.stored(id.topic).index(id, place, key_hash);
+        }
+        indexed.clear();
+        self.indexed = indexed;
     }
 
     fn stored(&mut self, topic: TopicId) -> &mut Stored {
