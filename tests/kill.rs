@@ -16,8 +16,8 @@ use support::{Broker, KillHolder, Ran, arg, program};
 
 /// Mean time between two kills. The moment of each is random, from half of it to one and a half.
 const ROUND_MS: u64 = 250;
-/// Produces that are confirmed between two kills, on average, even on a slow machine; less is hardly any load.
-const PRODUCES_PER_KILL: u64 = 50;
+/// Produces that are confirmed between two kills, on average, even if a sync takes 100 ms; less is hardly any load.
+const PRODUCES_PER_KILL: u64 = 10;
 
 fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))

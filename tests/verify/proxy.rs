@@ -100,7 +100,9 @@ where
     F: Fn(Q) -> Answered + Clone + Send + Sync + 'static,
     Answered: Future<Output = Result<A, Status>> + Send + 'static,
 {
-    post(move |request: HttpRequest| async move { Grpc::new(ProstCodec::<A, Q>::default()).unary(Call(act), request).await })
+    post(
+        move |request: HttpRequest| async move { Grpc::new(ProstCodec::<A, Q>::default()).unary(Call(act), request).await },
+    )
 }
 
 struct Call<F>(F);

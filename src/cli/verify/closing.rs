@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+
 use super::accounts::Dead;
 use super::producer::key;
 use super::tally::Violation;
@@ -87,8 +89,7 @@ pub(super) async fn dead(client: &Client, topic: &str) -> Result<Dead, Failure> 
 pub(super) async fn use_keys_again(client: &Client, world: &World, dead: &Dead) -> Result<(), Failure> {
     let ended = world.ledger.ended(KEYS_TRIED, dead);
     let failed = |error| Failure::call("use keys again", &error);
-    let again =
-        |&number: &u64| NewMessage::new(Vec::new()).key(key(number)).due(Due::In(Duration::from_hours(1)));
+    let again = |&number: &u64| NewMessage::new(Vec::new()).key(key(number)).due(Due::In(Duration::from_hours(1)));
     if ended.is_empty() {
         return Ok(());
     }
@@ -98,6 +99,7 @@ pub(super) async fn use_keys_again(client: &Client, world: &World, dead: &Dead) 
         Err(error) if error.reason() == Some("TOPIC_NOT_FOUND") => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
+    let mut cancels = JoinSet::new();
     for (number, result) in ended.into_iter().zip(results) {
         match result {
             Ok(_) => {}
@@ -114,9 +116,15 @@ pub(super) async fn use_keys_again(client: &Client, world: &World, dead: &Dead) 
                 continue;
             }
         }
-        let answer = client.cancel(&world.topic, MessageRef::key(key(number)), false).await.map_err(failed)?;
+        let (client, topic) = (client.clone(), world.topic.clone());
+        cancels.spawn(async move { (number, client.cancel(&topic, MessageRef::key(key(number)), false).await) });
+    }
+    while let Some(cancelled) = cancels.join_next().await {
+        let (number, answer) = cancelled.expect("a cancel does not panic");
+        let answer = answer.map_err(failed)?;
         if !matches!(answer, CancelAnswer::Cancelled { .. }) {
-            world.ledger.unexpected(number, &format!("cancel of a new message: {answer:?}"));
+            let text = format!("its key was used again and confirmed, and then: {answer:?}");
+            world.ledger.violation(Violation::Lost, number, &text);
         }
     }
     Ok(())

@@ -205,9 +205,12 @@ impl Ledger {
     pub(super) fn delivered(&self, number: u64, arrival: Arrival) -> bool {
         let now_us = self.now_us();
         let mut book = self.book();
-        self.entry(&mut book, "delivered", number, || {
-            json!({"delivery": arrival.delivery, "attempt": arrival.attempt, "redelivered": arrival.redelivered})
-        });
+        self.entry(
+            &mut book,
+            "delivered",
+            number,
+            || json!({"delivery": arrival.delivery, "attempt": arrival.attempt, "redelivered": arrival.redelivered}),
+        );
         book.tally.deliveries += 1;
         let Some(order) = book.order(number) else {
             book.tally.violation(Violation::WrongContent, number, "nobody has produced it");
@@ -219,8 +222,7 @@ impl Ledger {
             _ => wrong_with(order, arrival, novelty, now_us),
         };
         let tally = &mut book.tally;
-        tally.duplicates +=
-            u64::from(matches!(novelty, Novelty::Repeated | Novelty::ReadLate { is_repeated: true }));
+        tally.duplicates += u64::from(matches!(novelty, Novelty::Repeated | Novelty::ReadLate { is_repeated: true }));
         if let Some((violation, text)) = found {
             tally.violation(violation, number, &format!("{text}: {arrival:?}"));
         }

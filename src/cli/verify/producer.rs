@@ -81,7 +81,9 @@ async fn produce(
         Ok(response) => response,
         Err(status) => {
             let error = Error::from(status);
-            orders.iter().for_each(|&number| not_stored(unanswered, number, &error));
+            for &number in orders {
+                not_stored(unanswered, number, &error);
+            }
             tokio::time::sleep(REFUSED_WAIT).await;
             return false;
         }
