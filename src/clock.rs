@@ -353,6 +353,12 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Time since the start of the machine, suspend included, as the broker's clock counts it. To compare with intervals
+/// of a broker; what only takes time is measured with a [`Stopwatch`].
+pub fn since_boot() -> Duration {
+    SystemTimeSource.elapsed()
+}
+
 /// Measures how long something takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);

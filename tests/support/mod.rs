@@ -196,6 +196,22 @@ impl Drop for Broker {
     }
 }
 
+/// Kills the broker that a shell command has started on a directory, when it is dropped.
+pub struct KillHolder(pub PathBuf);
+
+impl Drop for KillHolder {
+    fn drop(&mut self) {
+        let holder = std::fs::read_to_string(self.0.join("LOCK")).unwrap_or_default();
+        let Some(holder) = holder.trim().parse().ok().and_then(Pid::from_raw) else { return };
+        // The number may be that of another process by now.
+        let command = std::fs::read(format!("/proc/{}/cmdline", holder.as_raw_nonzero())).unwrap_or_default();
+        if String::from_utf8_lossy(&command).contains(arg(&self.0)) {
+            // It may have ended before.
+            let _ = kill_process(holder, Signal::KILL);
+        }
+    }
+}
+
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Ran {
