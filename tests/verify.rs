@@ -262,9 +262,8 @@ fn every_kind_of_violation_is_provoked_and_explained_in_the_operations_page() {
 
 /// `SettledAgain` as `settled_again`.
 fn snake(name: &str) -> String {
-    let lower = |(at, letter): (usize, char)| match letter.is_uppercase() {
-        true if at > 0 => format!("_{}", letter.to_lowercase()),
-        _ => letter.to_lowercase().to_string(),
+    let lower = |letter: char| {
+        if letter.is_uppercase() { format!("_{}", letter.to_lowercase()) } else { letter.to_string() }
     };
-    name.char_indices().map(lower).collect()
+    name.chars().map(lower).collect::<String>().trim_start_matches('_').to_owned()
 }
