@@ -123,6 +123,12 @@ async fn through_the_honest_proxy_every_promise_is_kept() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_produce_that_is_stored_while_the_broker_runs_empty_is_no_violation() {
+    let (code, verdict) = verify_through(Sabotage::Slow).await;
+    assert_eq!((code, &verdict["verdict"]), (0, &"kept".into()), "{verdict:#}");
+}
+
 macro_rules! finds {
     ($($name:ident: $sabotage:ident,)*) => {
         $(
