@@ -8,7 +8,7 @@ use super::accounts::Dead;
 use super::producer::key;
 use super::tally::Violation;
 use super::world::World;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Exit, Failure};
 use crate::cli::session::Session;
 use crate::client::{CancelAnswer, Client, Due, Error, MessageRef, NewMessage};
 use crate::clock::Stopwatch;
@@ -29,11 +29,17 @@ pub(super) async fn drained(session: &Session, world: &World, patience: Duration
         match stats(session, &mut client, &world.topic).await {
             Ok(stats) => {
                 let left = stats.scheduled + stats.ready + stats.leased;
-                if left == 0 && world.ledger.all_retries_answered() {
+                if left == 0 && world.are_producers_done() {
                     return Ok(stats);
                 }
                 if left < least {
                     (least, watch) = (left, Stopwatch::start());
+                }
+                if watch.elapsed() > patience && !world.are_producers_done() {
+                    let text = "produces that are repeated until they are answered were refused within --drain-timeout";
+                    return Err(
+                        Failure::new(Exit::Failed, text).next("see duewheel stats: is the disk of the broker full?")
+                    );
                 }
                 if watch.elapsed() > patience {
                     if left > 0 {
