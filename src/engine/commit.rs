@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError};
 
 use super::input::Input;
-use super::round::{Release, Round};
+use super::round::{Release, Round, SnapshotReply};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
-use crate::store::{DirectoryDelta, SetAside};
+use crate::store::{DirectoryDelta, SetAside, Snapshot};
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -74,6 +74,14 @@ pub trait Folds: Send + 'static {
     /// If the result is not certain to be durable; the engine fails.
     fn run(&mut self, job: Self::Job) -> Result<Self::Done, CommitFailure>;
 
+    /// As [`Folds::run`], and takes a snapshot of what was stored when the job was made; `None` if there are none.
+    ///
+    /// # Errors
+    /// As [`Folds::run`].
+    fn run_and_snapshot(&mut self, job: Self::Job) -> Result<(Self::Done, Option<Snapshot>), CommitFailure> {
+        Ok((self.run(job)?, None))
+    }
+
     /// Does a part of what there is to clean up, and tells what it changed in the pages; `None` if nothing is left.
     ///
     /// # Errors
@@ -81,6 +89,13 @@ pub trait Folds: Send + 'static {
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
         Ok(None)
     }
+}
+
+/// What the fold thread is to do.
+pub(super) struct FoldTask<Job> {
+    job: Job,
+    /// Somebody waits for a snapshot.
+    snapshot: Option<SnapshotReply>,
 }
 
 /// What the commit thread can be told.
@@ -117,7 +132,7 @@ impl<Done> Drop for CommitLane<Done> {
 pub(super) struct Committing<C: Commits> {
     pub(super) commits: C,
     pub(super) inbox: Receiver<CommitInput<<C::Folds as Folds>::Done>>,
-    pub(super) jobs: Sender<<C::Folds as Folds>::Job>,
+    pub(super) jobs: Sender<FoldTask<<C::Folds as Folds>::Job>>,
     pub(super) owner: Sender<Input>,
     pub(super) signals: Arc<Signals>,
     pub(super) clock: Clock,
@@ -132,6 +147,8 @@ struct Group {
     is_last: bool,
     /// The generation ends with this group.
     is_freeze: bool,
+    /// A snapshot is wanted of that moment.
+    snapshot: Option<SnapshotReply>,
     is_end: bool,
 }
 
@@ -151,7 +168,7 @@ impl<C: Commits> Committing<C> {
                 return;
             }
             if group.is_freeze
-                && let Err(failure) = self.begin_fold()
+                && let Err(failure) = self.begin_fold(group.snapshot)
             {
                 return self.fail(&*failure);
             }
@@ -200,21 +217,21 @@ impl<C: Commits> Committing<C> {
         Ok(())
     }
 
-    fn begin_fold(&mut self) -> Result<(), CommitFailure> {
+    fn begin_fold(&mut self, snapshot: Option<SnapshotReply>) -> Result<(), CommitFailure> {
         // The owner's queue counts on the fold that it has asked for.
         let job = self.commits.freeze().ok_or("there is nothing to fold where a generation ends")?;
         // It fails only if the fold thread has panicked; then the engine has failed.
-        self.is_folding = self.jobs.send(job).is_ok();
+        self.is_folding = self.jobs.send(FoldTask { job, snapshot }).is_ok();
         Ok(())
     }
 
     fn folded(&mut self, result: Result<<C::Folds as Folds>::Done, CommitFailure>) -> Result<(), CommitFailure> {
         self.is_folding = false;
         let folded = self.commits.folded(result?)?;
-        // After the owner's end nobody needs to know.
-        let _ended = self.owner.send(Input::Folded(folded));
         self.signals.folds.fetch_add(1, Ordering::Relaxed);
         self.signals.note_journal(&self.commits);
+        // After the owner's end nobody needs to know.
+        let _ended = self.owner.send(Input::Folded(folded));
         Ok(())
     }
 
@@ -247,23 +264,24 @@ impl Group {
         self.releases.append(&mut round.releases);
         self.is_last = round.is_last;
         self.is_freeze = round.is_freeze;
+        self.snapshot = round.snapshot;
     }
 }
 
 /// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
 /// it does at any moment.
-pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
+pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<FoldTask<F::Job>>, done: &SyncSender<CommitInput<F::Done>>) {
     let mut next = jobs.recv().ok();
-    while let Some(job) = next {
+    while let Some(task) = next {
         tracing::debug!("a fold begins");
-        let folded = folds.run(job);
+        let folded = run(&mut folds, task);
         tracing::debug!(is_durable = folded.is_ok(), "a fold has ended");
         if done.send(CommitInput::Folded(folded)).is_err() {
             return;
         }
         next = loop {
             match jobs.try_recv() {
-                Ok(job) => break Some(job),
+                Ok(task) => break Some(task),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {}
             }
@@ -277,6 +295,16 @@ pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncS
             }
         };
     }
+}
+
+/// Folds, and hands the snapshot out if one is wanted. Who does not wait for it any more drops it.
+fn run<F: Folds>(folds: &mut F, task: FoldTask<F::Job>) -> Result<F::Done, CommitFailure> {
+    let Some(reply) = task.snapshot else { return folds.run(task.job) };
+    let (done, snapshot) = folds.run_and_snapshot(task.job)?;
+    if let Some(snapshot) = snapshot {
+        let _unwanted = reply.send(snapshot);
+    }
+    Ok(done)
 }
 
 /// An error and its causes in one line.

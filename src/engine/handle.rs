@@ -26,6 +26,7 @@ use crate::queue::receipt::ReceiptKey;
 use crate::queue::time::Timestamp;
 use crate::queue::values::{ConsumerName, TopicName};
 use crate::queue::view::{LiveView, MessageView};
+use crate::store::Snapshot;
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     pub(super) waiters: Arc<Semaphore>,
     pub(super) max_streams: usize,
     pub(super) streams: Arc<Semaphore>,
+    /// The permit of the one backup that may run.
+    pub(super) backups: Arc<Semaphore>,
     pub(super) next_id: AtomicU64,
     pub(super) throttle: Throttle,
 }
@@ -67,6 +70,9 @@ pub enum EngineError {
         /// Bytes that produce leaves free.
         reserve: u64,
     },
+    /// It was not done.
+    #[error("another backup is being taken")]
+    BackupRunning,
     /// It was not done.
     #[error("{max} fetches are waiting, the most that this broker allows")]
     TooManyWaiters {
@@ -118,6 +124,13 @@ pub struct Seen {
     pub consumers: usize,
     /// When it was seen.
     pub now: Timestamp,
+}
+
+/// A backup that is being taken. Until it is dropped, the store keeps what the backup reads.
+pub struct Backup {
+    /// What it is taken of. It ends before the permit does.
+    pub snapshot: Snapshot,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Answers that are not there yet, to commands that are admitted.
@@ -258,6 +271,20 @@ impl EngineHandle {
         limit: usize,
     ) -> Result<Result<Vec<LiveView>, FindRejection>, EngineError> {
         self.ask(move |sight| sight.dead_letters(&topic, after, limit)).await
+    }
+
+    /// Begins a backup: a snapshot of everything that was confirmed before this call. Only one runs at a time.
+    ///
+    /// # Errors
+    /// [`EngineError::BackupRunning`], [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn backup(&self) -> Result<Backup, EngineError> {
+        self.refuse_if_ending()?;
+        let permit = Arc::clone(&self.shared.backups).try_acquire_owned();
+        let permit = permit.map_err(|_| EngineError::BackupRunning)?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.tell(Input::Snapshot(reply));
+        let snapshot = answer.await.map_err(|_| self.ended())?;
+        Ok(Backup { snapshot, _permit: permit })
     }
 
     /// Refuses produce while fewer than `reserve` bytes are free, which `free_bytes` tells when it is asked, several

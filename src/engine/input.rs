@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::commit::Folded;
 use super::consumer::Delivered;
 use super::handle::{Fetch, Window};
+use super::round::SnapshotReply;
 use super::sight::Sight;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
@@ -55,6 +56,8 @@ pub(super) enum Input {
     Detach { consumer: ConsumerId, unread: Vec<Receipt> },
     /// These deliveries could not be handed over.
     Return(Vec<Receipt>),
+    /// End the generation as soon as no other is being folded, and take a snapshot of that moment; one at a time.
+    Snapshot(SnapshotReply),
     /// A fold is durable and noted.
     Folded(Folded),
     /// The pages were cleaned up.

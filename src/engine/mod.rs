@@ -55,12 +55,14 @@ mod throttle;
 
 pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
-pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
+pub use self::handle::{Backup, EngineError, EngineHandle, Fetch, Pending, Seen, Window};
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
 pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
+pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
+
 pub use self::stats::{BrokerStats, LatenessSummary, Stats, TopicStats};
 
 /// A pause between two rounds, or a commit, that takes longer than this is a long pause, milliseconds.

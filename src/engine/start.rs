@@ -107,6 +107,7 @@ pub fn start<C: Commits>(
         waiters: Arc::new(Semaphore::new(settings.max_waiters)),
         max_streams: settings.max_streams,
         streams: Arc::new(Semaphore::new(settings.max_streams)),
+        backups: Arc::new(Semaphore::new(1)),
         next_id: AtomicU64::new(1),
         throttle: Throttle::new(),
     };
@@ -123,6 +124,7 @@ pub fn start<C: Commits>(
         pages: RefCell::new(pages),
         loads: threads.loads,
         damage: Damage::default(),
+        snapshot: None,
         is_folding: false,
         signals: Arc::clone(&signals),
         service: Service::default(),

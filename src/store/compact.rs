@@ -26,16 +26,19 @@ const MAX_RUNS: usize = 64;
 
 impl Folder {
     /// Rewrites a bounded part of the pages if much of it is dead; `None`: there is nothing to do. To be called
-    /// again until then, between folds. What it gives is for readers to follow.
+    /// again until then, between folds. While a backup runs there is nothing to do. What it gives is for readers to follow.
     ///
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
     pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
+        let fold = self.state.mark.fold;
+        if self.is_held().map_err(|problem| FoldError { fold, problem })? {
+            return Ok(None);
+        }
         let plan = self.plan();
         if plan.is_empty() {
             return Ok(None);
         }
-        let fold = self.state.mark.fold;
         let delta = self.rewrite(&plan).map_err(|problem| FoldError { fold, problem })?;
         // There may be more to do in the same slots.
         self.worn.extend(plan.into_keys());

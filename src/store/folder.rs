@@ -17,6 +17,7 @@ use super::codec::seal;
 use super::committer::{FoldDone, FoldJob, is_carried};
 use super::directory::{Directory, DirectoryDelta};
 use super::generation::Entry;
+use super::hold::Held;
 use super::home::HomeLock;
 use super::index::{Found, Index, IndexRecord, TopicIndex, write_index_run};
 use super::keys::{Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chunk_key, topic_key};
@@ -28,6 +29,7 @@ use super::reader::Reader;
 use super::records::{put_topic, put_totals};
 use super::removals::Removals;
 use super::runs::{Remembered, RunEntry, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
+use super::segment::StoreId;
 use super::state::PagesState;
 use super::writer::RunWriter;
 
@@ -54,6 +56,11 @@ pub struct Folder {
     pub(super) worn: BTreeSet<SlotKey>,
     /// Pages that are to be set aside: readers avoid them.
     pub(super) avoided: BTreeSet<PageName>,
+    /// What a backup that is under way reads.
+    pub(super) held: Held,
+    /// Most removals that a backup may put off.
+    pub(super) max_withheld: usize,
+    pub(super) store: StoreId,
     pub(super) lock: Option<Arc<HomeLock>>,
 }
 
@@ -84,7 +91,7 @@ impl Folder {
         self.directory.pages()
     }
 
-    fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
+    pub(super) fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
         assert_eq!(job.mark.fold, self.state.mark.fold + 1, "folds run in order");
         let run = self.state.run + 1;
         self.topics.extend(job.table.topics.iter().map(|(&id, topic)| (id, topic.clone())));
@@ -125,10 +132,11 @@ impl Folder {
     /// Makes the last batch durable and follows it.
     pub(super) fn complete(
         &mut self,
-        mut last: Batch,
+        last: Batch,
         mut state: PagesState,
         delta: &DirectoryDelta,
     ) -> Result<(), PagesError> {
+        let mut last = self.withhold(last, state.run)?;
         self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));

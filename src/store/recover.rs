@@ -14,6 +14,7 @@ use super::committer::{Committer, UnmarkedFold};
 use super::directory::Directory;
 use super::folder::Folder;
 use super::generation::Ledger;
+use super::hold::{Held, MAX_WITHHELD};
 use super::home::{HomeLock, Identity};
 use super::index::{each_indexed, load_index_list};
 use super::journal::Journal;
@@ -28,6 +29,7 @@ use super::page::PagesError;
 use super::quarantine::PageName;
 use super::records::{topic, totals};
 use super::runs::{each, load_index};
+use super::segment::StoreId;
 use super::state::PagesState;
 use super::writer::remove_unfinished;
 
@@ -37,8 +39,8 @@ pub struct Opened {
     pub committer: Committer,
     /// Folds generations, on a thread of its own.
     pub folder: Folder,
-    /// The epoch of this run: one more than the highest ever opened. It is to be written as
-    /// [`Change::Opened`] in the first commit.
+    /// The epoch of this run: above the highest ever opened, by a random step if the store is in a directory. It is to
+    /// be written as [`Change::Opened`] in the first commit.
     pub epoch: u32,
     /// The last run ended with [`Change::Closed`].
     pub clean: bool,
@@ -85,7 +87,7 @@ pub(super) fn open_locked(
         }
     }
     remove_unfinished(&mut *kv)?;
-    let mut folder = load_folder(kv, &state, lock.clone())?;
+    let mut folder = load_folder(kv, &state, identity.store, lock.clone())?;
     let mut ledger = Ledger { arrivals: state.arrivals, epoch: state.epoch, ..Ledger::default() };
     let unmarked = unmarked_fold(&chain, &*log, &state)?;
     restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
@@ -107,6 +109,7 @@ pub(super) fn open_locked(
 pub(super) fn load_folder(
     kv: Box<dyn Kv>,
     state: &PagesState,
+    store: StoreId,
     lock: Option<Arc<HomeLock>>,
 ) -> Result<Folder, OpenError> {
     let listing = Listing::load(&*kv, state.listing)?;
@@ -119,7 +122,22 @@ pub(super) fn load_folder(
     })?;
     let worn = directory.slots().map(|(&key, _)| key).collect();
     let avoided = BTreeSet::new();
-    Ok(Folder { kv, directory, index, ended, dedup, topics, listing, state: *state, worn, avoided, lock })
+    Ok(Folder {
+        kv,
+        directory,
+        index,
+        ended,
+        dedup,
+        topics,
+        listing,
+        state: *state,
+        worn,
+        avoided,
+        held: Held::default(),
+        max_withheld: MAX_WITHHELD,
+        store,
+        lock,
+    })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal
