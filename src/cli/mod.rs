@@ -8,6 +8,7 @@
 //! about this process; it translates the configuration into the settings of [`crate::server`].
 
 mod args;
+mod backup;
 mod bench;
 mod body;
 mod broker_command;
@@ -28,6 +29,7 @@ mod produce_file;
 mod progress;
 mod random;
 mod reload;
+mod restore;
 mod serve;
 mod session;
 mod shell;
@@ -79,6 +81,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Rewrite the page database of a data directory that no broker uses, without what is dead
     Compact(check::CompactArgs),
+    /// Make a data directory from a backup, or check a backup
+    Restore(restore::RestoreArgs),
     /// Print the completion script of a shell
     Completions(shell::CompletionsArgs),
     /// Write the man pages of all commands to a directory
@@ -105,6 +109,8 @@ enum ClientCommand {
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker
     Stats(stats::StatsArgs),
+    /// Write everything the broker holds to a file, while it goes on serving
+    Backup(backup::BackupArgs),
     /// Measure a running broker with a defined workload
     Bench(bench::BenchArgs),
     /// Put load on a broker, and prove that it keeps its promises
@@ -128,6 +134,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::check(cli.session.format, &args),
         Command::Compact(args) => check::compact(cli.session.format, &args),
+        Command::Restore(args) => restore::run(cli.session.format, &args),
         Command::Completions(args) => shell::completions(Cli::command(), &args),
         Command::Man(args) => shell::man(Cli::command(), &args),
         Command::Client(command) => run_client(&cli.session, command),
@@ -156,6 +163,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Message(command) => message::run(session, command).await,
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Backup(args) => backup::run(session, &args).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Verify(args) => verify::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,

@@ -54,6 +54,7 @@ use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 
 pub use self::backoff::Backoff;
+pub use self::backup::Backup;
 pub use self::consume::{Consumer, Window};
 pub use self::convert::{instant, span, span_ms, tiers, tiers_text, timestamp};
 pub use self::deliver::{Acked, Delivery, Fetch, Nack, Nacked};
@@ -65,6 +66,7 @@ pub use self::producer::{PendingProduce, Producer};
 
 mod admin;
 mod backoff;
+mod backup;
 mod consume;
 mod convert;
 mod deliver;

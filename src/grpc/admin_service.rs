@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use super::broker::Broker;
 use super::errors::Fault;
 use super::queue_service::apply;
-use super::{FRAME_BYTES, from_wire, page_token, to_wire, topic_settings};
+use super::{FRAME_BYTES, backup, from_wire, page_token, to_wire, topic_settings};
 use crate::engine::EngineHandle;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
@@ -139,6 +139,12 @@ impl AdminService for Admin {
             }
         }
         Ok(Response::new(pb::RedriveDeadLettersResponse { results }))
+    }
+
+    type BackupStream = backup::Responses;
+
+    async fn backup(&self, _request: Request<pb::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        Ok(Response::new(backup::serve(self.broker.engine()?).await?))
     }
 }
 
