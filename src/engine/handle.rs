@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::admission::{VIEW_BYTES, admit, cost};
+use super::backup::Backup;
 use super::consumer::{Consumer, FetchWait};
 use super::input::{FetchId, Input, Results};
 use super::reserve;
@@ -26,7 +27,6 @@ use crate::queue::receipt::ReceiptKey;
 use crate::queue::time::Timestamp;
 use crate::queue::values::{ConsumerName, TopicName};
 use crate::queue::view::{LiveView, MessageView};
-use crate::store::Snapshot;
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
@@ -124,13 +124,6 @@ pub struct Seen {
     pub consumers: usize,
     /// When it was seen.
     pub now: Timestamp,
-}
-
-/// A backup that is being taken. Until it is dropped, the store keeps what the backup reads.
-pub struct Backup {
-    /// What it is taken of. It ends before the permit does.
-    pub snapshot: Snapshot,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// Answers that are not there yet, to commands that are admitted.
@@ -284,7 +277,7 @@ impl EngineHandle {
         let (reply, answer) = oneshot::channel();
         self.shared.tell(Input::Snapshot(reply));
         let snapshot = answer.await.map_err(|_| self.ended())?;
-        Ok(Backup { snapshot, _permit: permit })
+        Ok(Backup { snapshot, shared: Arc::clone(&self.shared), _permit: permit })
     }
 
     /// Refuses produce while fewer than `reserve` bytes are free, which `free_bytes` tells when it is asked, several

@@ -64,7 +64,7 @@ pub(super) enum Input {
     Compacted(Arc<DirectoryDelta>),
     /// A load has ended.
     Loaded(Load, Result<Loaded, ReadError>),
-    /// The load thread has found damage, and left it out of what it read next.
+    /// The load thread or a backup has found damage.
     Damaged(Vec<DamagedPart>),
     /// Do a round now.
     Wake,

@@ -34,6 +34,7 @@
 //! What this layer is not: it knows no rule of the queue, no file, no wire format.
 
 mod admission;
+mod backup;
 mod commit;
 mod consumer;
 mod damage;
@@ -53,9 +54,10 @@ mod start;
 mod stats;
 mod throttle;
 
+pub use self::backup::Backup;
 pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
-pub use self::handle::{Backup, EngineError, EngineHandle, Fetch, Pending, Seen, Window};
+pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
 pub use self::reserve::DiskView;

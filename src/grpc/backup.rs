@@ -21,7 +21,7 @@ use crate::pb::backup_response::Item;
 /// Chunks that wait for the connection.
 const WAITING_CHUNKS: usize = 4;
 /// A client that takes nothing for so long is taken for gone.
-const STALLED: Duration = Duration::from_secs(60);
+const STALLED: Duration = Duration::from_mins(1);
 
 /// The items of a backup.
 pub(super) type Responses = ReceiverStream<Result<pb::BackupResponse, Status>>;
@@ -47,11 +47,11 @@ struct Sending {
 
 impl Sending {
     fn run(mut self, backup: &Backup) {
-        if !self.send(Item::Header(header(backup.snapshot.header()))) {
+        if !self.send(Item::Header(header(backup.header()))) {
             return;
         }
         let mut bytes = 0;
-        let written = backup.snapshot.write(&mut |data| {
+        let written = backup.write(&mut |data| {
             bytes += data.len() as u64;
             self.send(Item::Chunk(pb::BackupChunk { data: data.into() }))
         });

@@ -149,9 +149,9 @@ impl<'a> BackupWriter<'a> {
             out.extend(header.store);
             put_u32(out, header.epoch);
             put_time(out, header.taken_at);
-            [header.commit, header.arrivals, header.topics, header.live]
-                .iter()
-                .for_each(|&number| put_u64(out, number));
+            for number in [header.commit, header.arrivals, header.topics, header.live] {
+                put_u64(out, number);
+            }
         })
     }
 
@@ -178,7 +178,9 @@ impl<'a> BackupWriter<'a> {
     pub(super) fn finish(mut self, counts: &BackupCounts) -> Result<u32, Stopped> {
         let BackupCounts { topics, waiting, dead, ended, dedup_ids } = *counts;
         self.add(TRAILER, |out| {
-            [topics, waiting, dead, ended, dedup_ids].iter().for_each(|&number| put_u64(out, number));
+            for number in [topics, waiting, dead, ended, dedup_ids] {
+                put_u64(out, number);
+            }
         })?;
         self.flush()?;
         Ok(self.sum)

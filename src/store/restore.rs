@@ -101,7 +101,7 @@ pub fn read_backup(path: &Path, watch: Watch<'_>) -> Result<BackupContents, Rest
     }
     let (bytes, checksum) = (reader.offset(), reader.sum());
     reader.finish()?;
-    found.finish(bytes, checksum)
+    Ok(found.finish(bytes, checksum))
 }
 
 /// Restores a backup into a directory that is missing or empty, or holds a restore that was interrupted.
@@ -202,10 +202,10 @@ impl Found {
         }
     }
 
-    fn finish(self, bytes: u64, checksum: u32) -> Result<BackupContents, RestoreError> {
+    fn finish(self, bytes: u64, checksum: u32) -> BackupContents {
         let header = self.header.expect("there is a trailer, and so a header");
         let topics = self.topics.into_values().collect();
-        Ok(BackupContents { header, counts: self.counts, topics, bytes, checksum })
+        BackupContents { header, counts: self.counts, topics, bytes, checksum }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
 use crate::queue::message::{Message, Place, TopicId};
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
 use super::backup_file::{BackupCounts, BackupHeader, BackupSink, BackupWriter, Stopped};
@@ -53,6 +54,8 @@ pub enum BackupError {
     Damaged {
         /// What and where.
         what: String,
+        /// The page or message, if it is one, which can be set aside.
+        part: Option<DamagedPart>,
     },
 }
 
@@ -160,13 +163,13 @@ impl Snapshot {
             let mut walk = Walk::of_topic(&self.directory, id, levels, (Timestamp::ZERO, 0));
             let mut budget = usize::MAX;
             loop {
-                match walk.step(&mut stock, &mut budget).map_err(|problem| self.explain(&problem))? {
+                match walk.step(&mut stock, &mut budget).map_err(|problem| self.explain(None, &problem))? {
                     Step::Record(name, record) => {
-                        let message =
-                            record.message(&*self.kv, &name.slot).map_err(|problem| self.explain(&problem))?;
-                        write(&message)?;
+                        let message = record.message(&*self.kv, &name.slot);
+                        let part = || Some(name.message(record.order));
+                        write(&message.map_err(|problem| self.explain(part(), &problem))?)?;
                     }
-                    Step::Damaged(_, problem) => return Err(self.explain(&problem)),
+                    Step::Damaged(part, problem) => return Err(self.explain(Some(part), &problem)),
                     Step::Exhausted | Step::End => break,
                 }
             }
@@ -174,7 +177,7 @@ impl Snapshot {
         let (found, counted) = (counts.waiting + counts.dead - before, totals.live());
         if found != counted {
             let what = format!("topic {} should have {counted} live messages and has {found}", id.0);
-            return Err(BackupError::Damaged { what });
+            return Err(BackupError::Damaged { what, part: None });
         }
         Ok(())
     }
@@ -195,7 +198,7 @@ impl Snapshot {
                         written = write(record);
                     }
                 });
-                read.map_err(|problem| self.explain(&problem))?;
+                read.map_err(|problem| self.explain(None, &problem))?;
                 written?;
             }
         }
@@ -203,7 +206,11 @@ impl Snapshot {
     }
 
     /// What cannot be read is damaged, unless it is not held any more.
-    fn explain(&self, problem: &PagesError) -> BackupError {
-        if self.hold.is_revoked() { BackupError::Overtaken } else { BackupError::Damaged { what: problem.to_string() } }
+    fn explain(&self, part: Option<DamagedPart>, problem: &PagesError) -> BackupError {
+        if self.hold.is_revoked() {
+            BackupError::Overtaken
+        } else {
+            BackupError::Damaged { what: problem.to_string(), part }
+        }
     }
 }
