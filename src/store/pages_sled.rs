@@ -10,6 +10,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 
@@ -38,6 +40,9 @@ pub enum SledOpenError {
 /// Cache of sled, bytes; the broker's own memory holds what is near due.
 pub const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
 const FLUSH_EVERY_MS: u64 = 300;
+/// How often sled's own lock is waited for, and how long each time: a second in all.
+const LOCK_TRIES: u32 = 50;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 impl SledPages {
     /// Opens or creates the pages in `directory`, which exists.
@@ -56,9 +61,7 @@ impl SledPages {
             .flush_every_ms(Some(FLUSH_EVERY_MS))
             .use_compression(false)
             .print_profile_on_drop(false);
-        let db = catch_unwind(AssertUnwindSafe(|| config.open()))
-            .map_err(|panic| SledOpenError::Refused(panic_text(panic.as_ref())))?
-            .map_err(|error| SledOpenError::Refused(error.to_string()))?;
+        let db = open_database(&config)?;
         let path = directory.join("db");
         let file = File::open(&path).map_err(io_error(&path))?;
         // Names and lengths of files that sled has just made: once, since later syncs cover data only.
@@ -69,6 +72,22 @@ impl SledPages {
         File::open(directory).and_then(|handle| handle.sync_all()).map_err(io_error(directory))?;
         Ok(Self { db: SledReads(db), file })
     }
+}
+
+/// Opens the database. The directory is locked by whoever opens it, so nobody else can hold sled's own lock but a thread
+/// of sled in this process that has not let go of its file yet, although the last handle is dropped.
+fn open_database(config: &sled::Config) -> Result<sled::Db, SledOpenError> {
+    let open = || match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(opened) => opened.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_text(panic.as_ref())),
+    };
+    for _ in 0..LOCK_TRIES {
+        match open() {
+            Err(problem) if problem.contains("could not acquire lock") => thread::sleep(LOCK_WAIT),
+            opened => return opened.map_err(SledOpenError::Refused),
+        }
+    }
+    open().map_err(SledOpenError::Refused)
 }
 
 /// A disk that was full once leaves an empty snapshot behind, with which sled never opens again.
@@ -148,5 +167,24 @@ impl Kv for SledPages {
 
     fn disk_bytes(&self) -> u64 {
         self.db.0.size_on_disk().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_database_whose_last_user_lets_go_late_is_waited_for() {
+        let directory = TempDir::new().expect("a directory");
+        let first = SledPages::open(directory.path(), 1 << 20).expect("it opens");
+        let late = thread::spawn(move || {
+            thread::sleep(3 * LOCK_WAIT);
+            drop(first);
+        });
+        assert!(SledPages::open(directory.path(), 1 << 20).is_ok());
+        late.join().expect("it only waits");
     }
 }
