@@ -25,8 +25,7 @@ fn functions(directory: &Path, into: &mut BTreeSet<String>) {
             functions(&path, into);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
-            let names =
-                text.lines().filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn "));
+            let names = text.lines().filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn "));
             into.extend(names.map(|name| name.split(['(', '<']).next().unwrap_or_default().to_owned()));
         }
     }
