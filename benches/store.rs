@@ -12,6 +12,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use duewheel::clock::Stopwatch;
 use duewheel::queue::change::{Change, Finished, Outcome, Restored, TopicRecord};
+use duewheel::queue::due::timeline_edges;
 use duewheel::queue::far::{Load, Missing};
 use duewheel::queue::message::{Content, Message, MessageId, Place, Progress, TopicId};
 use duewheel::queue::settings::TopicSettings;
@@ -201,11 +202,15 @@ fn store(criterion: &mut Criterion) {
             BatchSize::SmallInput,
         );
     });
-    group.bench_function("count what is due in three days", |bencher| {
-        bencher.iter(|| black_box(reader.due_counts(TOPIC, (START.plus(12_345_678), 0), START.plus(3 * 86_400_000))));
+    group.bench_function("count what is due from an instant on", |bencher| {
+        let mut now = START;
+        bencher.iter(|| {
+            now = now.plus(1);
+            black_box(reader.due(TOPIC, &[now, Timestamp::MAX]))
+        });
     });
-    group.bench_function("timeline of a week by the hour", |bencher| {
-        bencher.iter(|| black_box(reader.timeline(TOPIC, START, 3_600_000, 168)));
+    group.bench_function("timeline", |bencher| {
+        bencher.iter(|| black_box(reader.due(TOPIC, &timeline_edges(START))));
     });
     group.finish();
     // A store that is kept is worn once: nothing is cancelled twice.

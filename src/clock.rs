@@ -7,7 +7,8 @@
 //! The two differ a little in the long run, so a small difference is worked off, by at most 500 parts per
 //! million of the time that passes: the clock never goes back and is never noticeably fast or slow. A larger
 //! difference is a *step*: somebody or something set the wall clock. It is reported (a warning, a counter, the
-//! offset) and not followed, until an operator adopts it or the broker restarts.
+//! offset) and not followed, until an operator adopts it or the broker restarts. Even then the clock does not go
+//! back: it stands still until a wall clock that is a little behind has caught up.
 //!
 //! Raw time comes through [`RawTime`], so that tests and simulations can let it jump ([`ManualTime`]). Nobody
 //! may sleep for longer than [`MAX_SLEEP`] at once: the timers of the system do not count suspend, so only a
@@ -29,6 +30,13 @@ pub const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// at once is below it.
 pub const STEP: Duration = Duration::from_secs(2);
 
+/// A wall clock that is further behind is not followed: while the clock stands still nothing falls due, no lease ends
+/// and no waiting call times out.
+pub const MAX_HOLD: Duration = Duration::from_mins(1);
+
+/// An offset that differs by more from the expected one is another offset.
+pub const OFFSET_TOLERANCE: Duration = Duration::from_secs(1);
+
 /// At most one nanosecond in so many is added to or taken from the elapsed time: 500 parts per million.
 const SLEW_DIVISOR: i128 = 2_000;
 
@@ -49,18 +57,62 @@ pub enum StepPolicy {
     /// Report it and go on as before.
     #[default]
     Report,
-    /// Report it and follow it if it leads forward.
+    /// Report it and follow it if it leads forward; one that leads back is reported only.
     Adopt,
 }
 
-/// The wall clock is behind; the broker's clock does not go back within a run.
+/// What the clock shows, and how it relates to the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockState {
+    /// The present instant.
+    pub now: Timestamp,
+    /// Wall clock minus broker's clock, milliseconds. Positive: the wall clock is ahead.
+    pub offset_ms: i64,
+    /// The offset is small and being worked off.
+    pub is_slewing: bool,
+    /// The offset is a step that was not followed.
+    pub is_stepped: bool,
+    /// How much longer the clock stands still, until the wall clock has caught up, milliseconds.
+    pub held_ms: u64,
+    /// Steps noticed since the start.
+    pub steps: u64,
+    /// What is done about a step.
+    pub policy: StepPolicy,
+}
+
+/// What following the wall clock has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// The clock before.
+    pub before: ClockState,
+    /// The clock after.
+    pub after: ClockState,
+}
+
+/// Why the wall clock is not followed; nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the wall clock is {behind_ms} ms behind the broker's clock, which never goes back: restart the broker instead"
-)]
-pub struct WouldGoBack {
-    /// By how much the wall clock is behind, milliseconds.
-    pub behind_ms: u64,
+pub enum AdoptError {
+    /// The offset is not the one that the operator has seen.
+    #[error(
+        "the wall clock is {offset_ms} ms ahead of the broker's clock, not {expected_ms} ms as expected; look again"
+    )]
+    OffsetChanged {
+        /// What was expected, milliseconds; negative: behind.
+        expected_ms: i64,
+        /// What it is, milliseconds.
+        offset_ms: i64,
+    },
+    /// The clock does not go back within a run, and would have to stand still for too long.
+    #[error(
+        "the wall clock is {behind_ms} ms behind the broker's clock, which never goes back and stands still for at most \
+         {max_ms} ms; restart the broker to follow it"
+    )]
+    TooFarBehind {
+        /// By how much the wall clock is behind, milliseconds.
+        behind_ms: u64,
+        /// [`MAX_HOLD`].
+        max_ms: u64,
+    },
 }
 
 /// The broker's clock. Clones are the same clock.
@@ -83,6 +135,8 @@ struct Reading {
     elapsed: Duration,
     /// Wall clock minus broker's time, nanoseconds; positive: the wall clock is ahead.
     offset_ns: i128,
+    /// The time stands still for so many more nanoseconds.
+    hold_ns: i128,
     /// The offset of the step reported last, while it lasts.
     step_ns: Option<i128>,
     /// Steps reported since the start.
@@ -101,7 +155,7 @@ impl Clock {
     pub fn over(raw: Box<dyn RawTime>, policy: StepPolicy) -> Self {
         let elapsed = raw.elapsed();
         let now_ns = nanos(raw.wall());
-        let reading = Reading { now_ns, elapsed, offset_ns: 0, step_ns: None, steps: 0 };
+        let reading = Reading { now_ns, elapsed, offset_ns: 0, hold_ns: 0, step_ns: None, steps: 0 };
         Self { shared: Arc::new(Shared { raw, policy, reading: Mutex::new(reading) }) }
     }
 
@@ -114,14 +168,15 @@ impl Clock {
     /// Exact to the nanosecond, so that a sleeper is neither early nor a millisecond late.
     pub fn sleep_until(&self, instant: Option<Timestamp>) -> Duration {
         let Some(instant) = instant else { return MAX_SLEEP };
-        let wait_ns = i128::from(instant.as_millis()) * NANOS_PER_MILLI - self.read().now_ns;
-        u64::try_from(wait_ns.max(0)).map_or(MAX_SLEEP, |ns| Duration::from_nanos(ns).min(MAX_SLEEP))
+        let reading = self.read();
+        let wait_ns = i128::from(instant.as_millis()) * NANOS_PER_MILLI - reading.now_ns;
+        let wait_ns = if wait_ns > 0 { wait_ns + reading.hold_ns } else { 0 };
+        u64::try_from(wait_ns).map_or(MAX_SLEEP, |ns| Duration::from_nanos(ns).min(MAX_SLEEP))
     }
 
     /// Wall clock minus broker's clock, milliseconds. Positive: the wall clock is ahead.
     pub fn offset_ms(&self) -> i64 {
-        let offset_ms = self.read().offset_ns / NANOS_PER_MILLI;
-        i64::try_from(offset_ms).unwrap_or(if offset_ms < 0 { i64::MIN } else { i64::MAX })
+        self.state().offset_ms
     }
 
     /// Steps of the wall clock noticed since the start.
@@ -134,16 +189,34 @@ impl Clock {
         self.read().step_ns.is_some()
     }
 
-    /// Sets the clock forward to the wall clock. Returns by how much, milliseconds.
+    /// What the clock shows, and how it relates to the wall clock, at one moment.
+    pub fn state(&self) -> ClockState {
+        self.read().state(self.shared.policy)
+    }
+
+    /// Follows the wall clock. If that is ahead, the clock is set forward to it. If it is behind, by [`MAX_HOLD`] at
+    /// most, the clock stands still until the wall clock has caught up. `expected_offset_ms`, if given, must be the
+    /// present offset to within [`OFFSET_TOLERANCE`].
     ///
     /// # Errors
-    /// [`WouldGoBack`] if the wall clock is behind by a millisecond or more; nothing changes.
-    pub fn adopt(&self) -> Result<u64, WouldGoBack> {
+    /// [`AdoptError`]; nothing changes.
+    pub fn adopt(&self, expected_offset_ms: Option<i64>) -> Result<Adoption, AdoptError> {
         let mut reading = self.read();
-        if reading.offset_ns <= -NANOS_PER_MILLI {
-            return Err(WouldGoBack { behind_ms: millis(-reading.offset_ns) });
+        let before = reading.state(self.shared.policy);
+        if let Some(expected_ms) = expected_offset_ms
+            && i128::from(before.offset_ms).abs_diff(expected_ms.into()) > OFFSET_TOLERANCE.as_millis()
+        {
+            return Err(AdoptError::OffsetChanged { expected_ms, offset_ms: before.offset_ms });
         }
-        Ok(reading.follow())
+        let max_ns = nanos(MAX_HOLD);
+        if -reading.offset_ns > max_ns {
+            return Err(AdoptError::TooFarBehind { behind_ms: millis(-reading.offset_ns), max_ms: millis(max_ns) });
+        }
+        reading.follow();
+        let after = reading.state(self.shared.policy);
+        let (offset_ms, held_ms) = (before.offset_ms, after.held_ms);
+        tracing::warn!(offset_ms, held_ms, "the broker's clock follows the wall clock, as an operator asked");
+        Ok(Adoption { before, after })
     }
 
     fn read(&self) -> MutexGuard<'_, Reading> {
@@ -154,7 +227,8 @@ impl Clock {
         let comparable = after.saturating_sub(before) <= MAX_UNCERTAINTY;
         reading.advance(before, comparable.then_some(wall));
         if reading.judge_step() && self.shared.policy == StepPolicy::Adopt && reading.offset_ns > 0 {
-            let by_ms = reading.follow();
+            let by_ms = millis(reading.offset_ns);
+            reading.follow();
             tracing::warn!(by_ms, "the broker's clock was set forward to the wall clock, as configured");
         }
         reading
@@ -172,42 +246,63 @@ impl Reading {
     fn advance(&mut self, elapsed: Duration, wall: Option<Duration>) {
         let passed_ns = nanos(elapsed.saturating_sub(self.elapsed));
         self.elapsed = self.elapsed.max(elapsed);
-        self.now_ns += passed_ns;
+        let held_ns = passed_ns.min(self.hold_ns);
+        self.hold_ns -= held_ns;
+        self.now_ns += passed_ns - held_ns;
         let Some(wall) = wall else { return };
         self.offset_ns = nanos(wall) - self.now_ns;
-        if !is_step(self.offset_ns) {
-            let most = passed_ns / SLEW_DIVISOR;
+        if self.hold_ns == 0 && !is_step(self.offset_ns) {
+            let most = (passed_ns - held_ns) / SLEW_DIVISOR;
             let slew = self.offset_ns.clamp(-most, most);
             self.now_ns += slew;
             self.offset_ns -= slew;
         }
     }
 
+    /// The offset that standing still will not make good.
+    fn lasting_ns(&self) -> i128 {
+        self.offset_ns + self.hold_ns
+    }
+
+    fn state(&self, policy: StepPolicy) -> ClockState {
+        let offset_ms = self.offset_ns / NANOS_PER_MILLI;
+        let is_stepped = self.step_ns.is_some();
+        ClockState {
+            now: Timestamp::from_millis(millis(self.now_ns)),
+            offset_ms: i64::try_from(offset_ms).unwrap_or(if offset_ms < 0 { i64::MIN } else { i64::MAX }),
+            is_slewing: !is_stepped && self.hold_ns == 0 && offset_ms != 0,
+            is_stepped,
+            held_ms: millis(self.hold_ns),
+            steps: self.steps,
+            policy,
+        }
+    }
+
     /// Reports a step once. Returns true if there is a new one.
     fn judge_step(&mut self) -> bool {
-        if !is_step(self.offset_ns) {
+        if !is_step(self.lasting_ns()) {
             if self.step_ns.take().is_some() {
                 tracing::info!("the wall clock is back in step with the broker's clock");
             }
             return false;
         }
-        if self.step_ns.is_some_and(|reported| !is_step(self.offset_ns - reported)) {
+        if self.step_ns.is_some_and(|reported| !is_step(self.lasting_ns() - reported)) {
             return false;
         }
-        self.step_ns = Some(self.offset_ns);
+        self.step_ns = Some(self.lasting_ns());
         self.steps += 1;
-        let ahead_s = self.offset_ns / 1_000_000_000;
+        let ahead_s = self.lasting_ns() / 1_000_000_000;
         tracing::warn!(ahead_s, "the wall clock was set; the broker's clock goes on as before");
         true
     }
 
-    /// Jumps forward to the wall clock. Returns by how much, milliseconds.
-    fn follow(&mut self) -> u64 {
+    /// Jumps forward to the wall clock, or stands still until it has caught up.
+    fn follow(&mut self) {
         let by_ns = self.offset_ns.max(0);
         self.now_ns += by_ns;
         self.offset_ns -= by_ns;
+        self.hold_ns = -self.offset_ns;
         self.step_ns = None;
-        millis(by_ns)
     }
 }
 
@@ -256,6 +351,12 @@ pub fn wall_now_us() -> u64 {
 fn wall() -> Duration {
     // A wall clock before 1970 is as wrong as one in 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Time since the start of the machine, suspend included, as the broker's clock counts it. To compare with intervals
+/// of a broker; what only takes time is measured with a [`Stopwatch`].
+pub fn since_boot() -> Duration {
+    SystemTimeSource.elapsed()
 }
 
 /// Measures how long something takes.
@@ -414,7 +515,7 @@ mod tests {
             match random.u8(..) {
                 0..=9 => time.step_wall_ms(random.i64(-5_000..5_000)),
                 10 => time.step_wall_ms(random.i64(-100_000_000..100_000_000)),
-                11 => drop(clock.adopt()),
+                11 => drop(clock.adopt(None)),
                 _ => time.advance(Duration::from_micros(random.u64(0..5_000))),
             }
             let now = clock.now();
@@ -435,7 +536,12 @@ mod tests {
     fn a_forward_step_is_adopted_on_request_and_by_policy() {
         let (time, clock) = manual(StepPolicy::Report);
         time.step_wall_ms(60_000);
-        assert_eq!(clock.adopt(), Ok(60_000));
+        let Adoption { before, after } = clock.adopt(None).expect("forward");
+        assert_eq!(
+            (before.offset_ms, before.is_stepped, before.now.since(Timestamp::from_millis(START))),
+            (60_000, true, 0)
+        );
+        assert_eq!((after.offset_ms, after.is_stepped, after.held_ms, after.steps), (0, false, 0, 1));
         assert_eq!((since_start(&clock), clock.offset_ms(), clock.is_stepped()), (60_000, 0, false));
 
         let (time, clock) = manual(StepPolicy::Adopt);
@@ -444,13 +550,53 @@ mod tests {
     }
 
     #[test]
-    fn a_backward_step_cannot_be_adopted() {
+    fn a_small_step_back_is_adopted_by_standing_still_and_a_large_one_is_refused() {
         let (time, clock) = manual(StepPolicy::Adopt);
         time.advance_ms(5);
         time.step_wall_ms(-60_000);
-        assert_eq!(since_start(&clock), 5, "not by policy");
-        assert_eq!(clock.adopt(), Err(WouldGoBack { behind_ms: 60_000 }));
-        assert_eq!((since_start(&clock), clock.is_stepped()), (5, true));
+        assert_eq!((since_start(&clock), clock.is_stepped()), (5, true), "not by policy");
+        let after = clock.adopt(None).expect("within the bound").after;
+        assert_eq!(
+            (after.held_ms, after.offset_ms, after.is_stepped, after.is_slewing),
+            (60_000, -60_000, false, false)
+        );
+        assert_eq!(clock.sleep_until(Some(Timestamp::from_millis(START + 5))), Duration::ZERO);
+        time.advance_ms(59_999);
+        assert_eq!((since_start(&clock), clock.state().held_ms), (5, 1));
+        assert_eq!(clock.sleep_until(Some(Timestamp::from_millis(START + 6))), Duration::from_millis(2));
+        time.advance_ms(11);
+        assert_eq!((since_start(&clock), clock.offset_ms(), clock.steps()), (15, 0, 1), "then it goes on in step");
+
+        time.step_wall_ms(-60_001);
+        let refused = AdoptError::TooFarBehind { behind_ms: 60_001, max_ms: 60_000 };
+        assert_eq!(clock.adopt(None), Err(refused));
+        assert_eq!((since_start(&clock), clock.is_stepped()), (15, true));
+    }
+
+    #[test]
+    fn a_step_forward_while_the_clock_stands_still_is_a_step_again() {
+        let (time, clock) = manual(StepPolicy::Report);
+        time.step_wall_ms(-30_000);
+        clock.adopt(None).expect("within the bound");
+        time.advance_ms(10_000);
+        time.step_wall_ms(50_000);
+        let state = clock.state();
+        assert_eq!((state.offset_ms, state.held_ms, state.is_stepped, state.steps), (30_000, 20_000, true, 2));
+        let after = clock.adopt(None).expect("forward").after;
+        assert_eq!((after.offset_ms, after.held_ms, since_start(&clock)), (0, 0, 30_000));
+    }
+
+    #[test]
+    fn the_wall_clock_is_followed_only_if_it_is_where_the_operator_saw_it() {
+        let (time, clock) = manual(StepPolicy::Report);
+        time.step_wall_ms(3_600_000);
+        for expected_ms in [0, -3_600_000, 3_598_999, 3_601_001, i64::MIN, i64::MAX] {
+            let changed = AdoptError::OffsetChanged { expected_ms, offset_ms: 3_600_000 };
+            assert_eq!(clock.adopt(Some(expected_ms)), Err(changed));
+        }
+        assert_eq!(since_start(&clock), 0);
+        assert!(clock.adopt(Some(3_599_000)).is_ok());
+        assert_eq!(since_start(&clock), 3_600_000);
     }
 
     #[test]

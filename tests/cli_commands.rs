@@ -276,7 +276,8 @@ fn dead_letters_are_listed_and_redriven() {
     let unasked = broker.run(&["dead", "redrive", "orders", "--all"]);
     assert_eq!(unasked.code, 2, "{unasked:?}");
     assert!(unasked.stderr.contains("--yes"), "{unasked:?}");
-    assert_eq!(broker.ok(&["dead", "redrive", "orders", "--all", "--dry-run"]).lines().count(), 4);
+    let dry = broker.json(&["dead", "redrive", "orders", "--all", "--dry-run"]);
+    assert_eq!((&dry[0]["status"], &dry[0]["count"]), (&"MATCHED".into(), &3.into()));
     assert_eq!(broker.count("orders", "dead"), 3);
 
     let id = dead[0]["id"].as_str().expect("an id");
@@ -323,4 +324,74 @@ fn what_is_printed_has_no_colours_and_help_names_a_similar_command() {
     let misspelt = broker.run(&["topic", "lst"]);
     assert_eq!(misspelt.code, 2);
     assert!(misspelt.stderr.contains("'list'"), "{misspelt:?}");
+}
+
+#[test]
+fn the_timeline_is_shown_as_a_chart_and_given_as_json() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    for delay in ["10m", "10m", "3d", "300d"] {
+        broker.ok(&["produce", "orders", "x", "--delay", delay]);
+    }
+    let stats = broker.json(&["stats", "orders", "--timeline"]);
+    let timeline = stats["topics"][0]["timeline"].as_array().expect("a timeline");
+    let counts: Vec<u64> = timeline.iter().filter_map(|span| span["count"].as_u64()).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (144, 4));
+    assert_eq!(timeline[143]["until"], Value::Null);
+    assert_eq!(counts[143], 1);
+    let chart = broker.ok(&["stats", "orders", "--timeline"]);
+    assert!(chart.contains("DUE FROM") && chart.contains("later") && chart.contains("####"), "{chart}");
+    assert!(broker.json(&["stats", "orders"])["topics"][0]["timeline"].is_null());
+    assert_eq!(broker.run(&["stats", "--timeline"]).code, 2, "it needs a topic");
+}
+
+#[test]
+fn messages_are_listed_by_state_time_and_key() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    for (key, delay) in [("a", "0s"), ("b", "1h"), ("c", "2d")] {
+        broker.ok(&["produce", "orders", "x", "--key", key, "--delay", delay]);
+    }
+    let keys = |args: &[&str]| -> Vec<String> {
+        let all = broker.json(&[&["message", "list", "orders"][..], args].concat());
+        let keys = all.as_array().expect("an array").iter().map(|info| info["key"].as_str().expect("a key").to_owned());
+        keys.collect()
+    };
+    assert_eq!(keys(&[]), ["a", "b", "c"]);
+    assert_eq!(keys(&["--limit", "2"]), ["a", "b"]);
+    assert_eq!(keys(&["--state", "ready"]), ["a"]);
+    assert_eq!(keys(&["--state", "scheduled"]), ["b", "c"]);
+    assert_eq!(keys(&["--key", "b"]), ["b"]);
+    assert_eq!(keys(&["--state", "dead"]), Vec::<String>::new());
+    let due = broker.json(&["message", "show", "orders", "--key", "b"])["due_at"].as_str().expect("due").to_owned();
+    assert_eq!(keys(&["--due-from", &due]), ["b", "c"]);
+    assert_eq!(keys(&["--due-to", &due]), ["a"]);
+    let table = broker.ok(&["message", "list", "orders"]);
+    assert!(table.starts_with("ID") && table.contains("SCHEDULED") && table.contains("READY"), "{table}");
+    let refused = broker.run(&["message", "list", "orders", "--due-from", &due, "--due-to", &due]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("due_until"), "{refused:?}");
+}
+
+#[test]
+fn the_broker_tells_what_it_is_and_its_clock_is_in_step() {
+    let broker = Broker::start_with(&["--clock-policy", "adopt", "--max-body", "9KiB"]);
+    let info = broker.json(&["broker"]);
+    assert_eq!((&info["version"], &info["epoch"]), (&env!("CARGO_PKG_VERSION").into(), &1.into()));
+    assert_eq!((&info["limits"]["max_body_bytes"], &info["limits"]["max_delay"]), (&9_216.into(), &"400d".into()));
+    assert_eq!(info["clock"]["policy"], "adopt");
+    assert!(info["disk_reserve_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{info}");
+    let text = broker.ok(&["broker"]);
+    assert!(text.contains("max_key_bytes") && text.contains("opening took"), "{text}");
+
+    let clock = broker.json(&["clock", "show"]);
+    assert_eq!((&clock["stepped"], &clock["hold_ms"]), (&false.into(), &0.into()));
+    let unasked = broker.run(&["clock", "adopt"]);
+    assert_eq!(unasked.code, 2, "{unasked:?}");
+    assert!(unasked.stderr.contains("--yes"), "{unasked:?}");
+    let adopted = broker.json(&["clock", "adopt", "--yes"]);
+    assert!(adopted["before"]["now"].as_str() <= adopted["after"]["now"].as_str(), "{adopted}");
+    assert!(broker.ok(&["clock", "show"]).contains("adopt"));
+    let refused = broker.run(&["serve", "--clock-policy", "follow"]);
+    assert_eq!(refused.code, 78, "{refused:?}");
 }

@@ -36,6 +36,9 @@ enum Call {
     GetStats(pb::GetStatsRequest),
     ListDeadLetters(pb::ListDeadLettersRequest),
     Redrive(pb::RedriveDeadLettersRequest),
+    Purge(pb::PurgeDeadLettersRequest),
+    Export(pb::ExportDeadLettersRequest),
+    DeleteTopic(pb::DeleteTopicRequest),
 }
 
 impl Call {
@@ -65,6 +68,9 @@ impl Call {
             Self::GetStats(request) => admin.get_stats(request).await.map(drop),
             Self::ListDeadLetters(request) => admin.list_dead_letters(request).await.map(drop),
             Self::Redrive(request) => admin.redrive_dead_letters(request).await.map(drop),
+            Self::Purge(request) => admin.purge_dead_letters(request).await.map(drop),
+            Self::Export(request) => admin.export_dead_letters(request).await.map(drop),
+            Self::DeleteTopic(request) => admin.delete_topic(request).await.map(drop),
         }
     }
 }
@@ -292,7 +298,12 @@ fn topic_cases() -> Vec<Case> {
         (update("missing", &["lease"], none()), Code::NotFound, "TOPIC_NOT_FOUND", ""),
         (Call::GetTopic(pb::GetTopicRequest { name: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND", ""),
         invalid(Call::PauseTopic(pb::PauseTopicRequest { name: "a b".to_owned() }), "name"),
-        (Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND", ""),
+        (
+            Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned(), timeline: true }),
+            Code::NotFound,
+            "TOPIC_NOT_FOUND",
+            "",
+        ),
     ]
 }
 
@@ -301,10 +312,16 @@ fn listing_cases(topics_token: &str) -> Vec<Case> {
         |page_size, token: &str| Call::ListTopics(pb::ListTopicsRequest { page_size, page_token: token.to_owned() });
     let dead = |topic: &str, page_size, token: &str| {
         let page_token = token.to_owned();
-        Call::ListDeadLetters(pb::ListDeadLettersRequest { topic: topic.to_owned(), page_size, page_token })
+        Call::ListDeadLetters(pb::ListDeadLettersRequest {
+            topic: topic.to_owned(),
+            page_size,
+            page_token,
+            filter: None,
+        })
     };
-    let redrive =
-        |topic: &str, ids: Vec<String>| Call::Redrive(pb::RedriveDeadLettersRequest { topic: topic.to_owned(), ids });
+    let redrive = |topic: &str, ids: Vec<String>| {
+        Call::Redrive(pb::RedriveDeadLettersRequest { topic: topic.to_owned(), ids, ..Default::default() })
+    };
     vec![
         invalid(topics(1_001, ""), "page_size"),
         invalid(topics(1, "zz"), "page_token"),
@@ -316,6 +333,61 @@ fn listing_cases(topics_token: &str) -> Vec<Case> {
         invalid(redrive("orders", vec!["x".to_owned()]), "ids[0]"),
         invalid(redrive("orders", vec![String::new(); 1_001]), "ids"),
         (redrive("missing", vec!["0".repeat(36)]), Code::NotFound, "TOPIC_NOT_FOUND", ""),
+    ]
+}
+
+fn dead_letter_cases() -> Vec<Case> {
+    let filter = |change: &dyn Fn(&mut pb::DeadLetterFilter)| {
+        let mut filter = pb::DeadLetterFilter::default();
+        change(&mut filter);
+        Some(filter)
+    };
+    let all = || filter(&|_| {});
+    let redrive = |change: &dyn Fn(&mut pb::RedriveDeadLettersRequest)| {
+        let mut request = pb::RedriveDeadLettersRequest { topic: "orders".to_owned(), ..Default::default() };
+        change(&mut request);
+        Call::Redrive(request)
+    };
+    let filtered = |filter| redrive(&|request| request.filter.clone_from(&filter));
+    let purge = |topic: &str, filter, rate_per_second| {
+        let topic = topic.to_owned();
+        Call::Purge(pb::PurgeDeadLettersRequest { topic, filter, rate_per_second, ..Default::default() })
+    };
+    let export = |topic: &str, filter| Call::Export(pb::ExportDeadLettersRequest { topic: topic.to_owned(), filter });
+    let list = |filter| {
+        Call::ListDeadLetters(pb::ListDeadLettersRequest { topic: "orders".to_owned(), filter, ..Default::default() })
+    };
+    let delete = |name: &str| Call::DeleteTopic(pb::DeleteTopicRequest { name: name.to_owned(), purge: true });
+    let id = || vec!["0".repeat(36)];
+    vec![
+        invalid(redrive(&|request| (request.ids, request.filter) = (id(), all())), "filter"),
+        invalid(redrive(&|request| (request.ids, request.limit) = (id(), 1)), "limit"),
+        invalid(redrive(&|request| (request.ids, request.rate_per_second) = (id(), 10_001)), "rate_per_second"),
+        invalid(filtered(filter(&|filter| filter.reason = 99)), "filter.reason"),
+        invalid(filtered(filter(&|filter| filter.key = "k".repeat(257))), "filter.key"),
+        invalid(filtered(filter(&|filter| filter.error_text = "t".repeat(257))), "filter.error_text"),
+        invalid(
+            filtered(filter(&|filter| {
+                filter.died_from = Some(Timestamp { seconds: 0, nanos: -1 });
+            })),
+            "filter.died_from",
+        ),
+        invalid(
+            filtered(filter(&|filter| {
+                filter.died_from = Some(Timestamp { seconds: 9, nanos: 0 });
+                filter.died_before = filter.died_from;
+            })),
+            "filter.died_before",
+        ),
+        invalid(list(filter(&|filter| filter.reason = -1)), "filter.reason"),
+        invalid(purge("orders", None, 0), "ids"),
+        invalid(purge("orders", all(), u32::MAX), "rate_per_second"),
+        (purge("missing", all(), 0), Code::NotFound, "TOPIC_NOT_FOUND", ""),
+        invalid(export("a b", None), "topic"),
+        invalid(export("orders", filter(&|filter| filter.key = "k".repeat(257))), "filter.key"),
+        (export("missing", None), Code::NotFound, "TOPIC_NOT_FOUND", ""),
+        invalid(delete(""), "name"),
+        (delete("missing"), Code::NotFound, "TOPIC_NOT_FOUND", ""),
     ]
 }
 
@@ -341,6 +413,7 @@ async fn every_bad_input_is_refused_by_name_and_leaves_nothing_behind() {
     cases.extend(find_cases(&foreign_id));
     cases.extend(topic_cases());
     cases.extend(listing_cases(&token));
+    cases.extend(dead_letter_cases());
     for (number, (call, code, want, field)) in cases.into_iter().enumerate() {
         let case = format!("case {number}, {want} {field}");
         let status = within(call.make(&channel)).await.expect_err(&case);

@@ -110,8 +110,11 @@ async fn nacks_walk_the_tiers_until_the_message_is_dead_and_a_redrive_brings_it_
     assert_eq!(dead.messages[0].dead_reason(), pb::DeadReason::MaxAttempts);
     assert!(dead.messages[0].why.contains("all 2 attempts are spent"), "{}", dead.messages[0].why);
     let other = "0".repeat(36);
-    let request = pb::RedriveDeadLettersRequest { topic: "orders".to_owned(), ids: vec![id.clone(), id, other] };
-    let redriven = admin.redrive_dead_letters(request).await.expect("well-formed").into_inner();
+    let ids = vec![id.clone(), id, other];
+    let request = pb::RedriveDeadLettersRequest { topic: "orders".to_owned(), ids, ..Default::default() };
+    let mut answers = admin.redrive_dead_letters(request).await.expect("well-formed").into_inner();
+    let redriven = answers.message().await.expect("an answer").expect("results");
+    assert_eq!((redriven.matched, redriven.redriven, redriven.remaining), (3, 1, 0));
     let want = [pb::RedriveStatus::Redriven, pb::RedriveStatus::NotDead, pb::RedriveStatus::NotFound];
     assert_eq!(redriven.results().collect::<Vec<_>>(), want);
     let again = queue.fetch(fetch(1)).await.expect("ready").into_inner().deliveries.remove(0);
@@ -138,7 +141,8 @@ async fn dead_letters_are_listed_page_by_page_in_the_order_of_their_death() {
     let mut admin = broker.admin().await;
     let (mut keys, mut page_token) = (Vec::new(), String::new());
     loop {
-        let request = pb::ListDeadLettersRequest { topic: "orders".to_owned(), page_size: 2, page_token };
+        let topic = "orders".to_owned();
+        let request = pb::ListDeadLettersRequest { topic, page_size: 2, page_token, filter: None };
         let page = admin.list_dead_letters(request).await.expect("a page").into_inner();
         keys.extend(page.messages.into_iter().map(|message| message.key));
         page_token = page.next_page_token;

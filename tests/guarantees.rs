@@ -9,7 +9,7 @@ fn named(page: &str) -> BTreeSet<String> {
     let is_name = |text: &&str| {
         let mut characters = text.chars();
         text.matches('_').count() >= 2 && characters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-            || text.ends_with(".txt")
+            || Path::new(text).extension().is_some_and(|extension| extension == "txt")
     };
     page.lines()
         .filter(|line| line.starts_with('|'))
@@ -25,7 +25,8 @@ fn functions(directory: &Path, into: &mut BTreeSet<String>) {
             functions(&path, into);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
-            let names = text.lines().filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn "));
+            let names =
+                text.lines().filter_map(|line| line.trim_start().trim_start_matches("async ").strip_prefix("fn "));
             into.extend(names.map(|name| name.split(['(', '<']).next().unwrap_or_default().to_owned()));
         }
     }

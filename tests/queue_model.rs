@@ -31,7 +31,7 @@ use coverage::Coverage;
 use driver::Run;
 
 const STEPS: usize = 200;
-const HISTORIES: u64 = 200;
+const HISTORIES: u64 = 230;
 const FRESH_HISTORIES: u64 = 60;
 const FIXED_SEED: u64 = 20_240_229;
 
@@ -79,7 +79,10 @@ const REACHED: &[(&str, u64)] = &[
     ("redrive KeyInUse", 25),
     ("redrive NotDead", 400),
     ("redrive NotFound", 24),
-    ("redrive Redriven", 360),
+    ("purge NotDead", 40),
+    ("purge NotFound", 4),
+    ("purge Purged", 40),
+    ("redrive Redriven", 300),
     ("refused Find Invalid", 190),
     ("refused Find TopicNotFound", 45),
     ("refused Produce DedupIdReused", 90),
@@ -95,6 +98,7 @@ const REACHED: &[(&str, u64)] = &[
     ("refused Settle LeaseLost scheduled", 25),
     ("refused Settle NotFound", 55),
     ("refused Topic Exists", 6),
+    ("refused Topic NotEmpty", 4),
     ("refused Topic Invalid", 35),
     ("reschedule AlreadyDone Cancelled", 12),
     ("reschedule AlreadyDone Dead", 30),
@@ -108,6 +112,9 @@ const REACHED: &[(&str, u64)] = &[
     ("restart with the clock set back", 30),
     ("returned spent=false", 160),
     ("returned spent=true", 100),
+    ("topic deleted empty=false in_pages=false", 10),
+    ("topic deleted empty=false in_pages=true", 10),
+    ("topic deleted empty=true in_pages=false", 2),
     ("settled after the deadline, before expiry", 11),
     ("settled with a receipt of an earlier run", 39),
 ];

@@ -14,6 +14,25 @@ const SERVE_LIMIT: Duration = Duration::from_mins(10);
 /// Between two tries.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
+/// Runs the shell command that kills the broker, to its end. It is not hit by Ctrl-C, which is for this program.
+pub(super) async fn kill(command: &str) -> Result<(), Failure> {
+    let ran = tokio::process::Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .status()
+        .await;
+    match ran {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => {
+            let text = format!("the command that kills the broker ended: {status}");
+            Err(Failure::new(Exit::Failed, text).next("run it by hand; or has the broker ended by itself?"))
+        }
+        Err(error) => Err(Failure::new(Exit::Failed, format!("cannot run '{command}': {error}"))),
+    }
+}
+
 /// Starts a shell command in a process group of its own, so that Ctrl-C ends the run and not the broker.
 pub(super) fn start(command: &str) -> Result<Child, Failure> {
     let spawned = Command::new("/bin/sh")
@@ -50,7 +69,7 @@ pub(super) async fn serves(
         }
         match tried {
             Ok(client) => return Ok(client),
-            Err(error) if watch.elapsed() > SERVE_LIMIT || stop.is_requested() => {
+            Err(error) if !error.is_temporary() || watch.elapsed() > SERVE_LIMIT || stop.is_requested() => {
                 return Err(Failure::call("reach the broker after its restart", &error));
             }
             Err(_) => tokio::time::sleep(TRY_AGAIN).await,

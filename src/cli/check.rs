@@ -1,12 +1,12 @@
 //! `duewheel check` and `duewheel compact`: work on a data directory while no broker runs.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::args::instant_text;
+use super::confirm::confirm;
 use super::exit::{Exit, Failure};
 use super::output::{Format, Row, Sheet, print_rows, print_sheet};
 use super::progress::Progress;
@@ -71,9 +71,7 @@ pub(super) fn check(format: Format, args: &CheckArgs) -> Result<(), Failure> {
         }
         return Err(Failure::silent(Exit::Failed));
     }
-    if !args.yes {
-        confirm(&report)?;
-    }
+    confirm_loss(&report, args.yes)?;
     let aside = offline::quarantine(&args.data_dir, &report).map_err(|error| refused("set damage aside", &error))?;
     let messages: u64 = aside.iter().map(|aside| aside.messages).sum();
     eprintln!("{} damaged parts with {messages} messages were set aside", aside.len());
@@ -104,22 +102,12 @@ fn refused(what: &str, error: &OpenError) -> Failure {
     Failure::new(exit, format!("cannot {what}: {error}"))
 }
 
-/// Asks on the terminal.
-fn confirm(report: &CheckReport) -> Result<(), Failure> {
-    let messages: u64 =
-        report.findings.iter().filter(|finding| finding.part.is_some()).filter_map(|f| f.messages).sum();
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::new(Exit::Usage, "nobody can be asked here").next("add --yes to set the damage aside"));
-    }
-    eprint!("{messages} messages will count as quarantined and will not be delivered. Go on? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    if answer.trim().eq_ignore_ascii_case("y") {
-        Ok(())
-    } else {
-        Err(Failure::new(Exit::Failed, "nothing was changed"))
-    }
+/// Asks before messages are given up.
+fn confirm_loss(report: &CheckReport, yes: bool) -> Result<(), Failure> {
+    let parts = report.findings.iter().filter(|finding| finding.part.is_some());
+    let messages: u64 = parts.filter_map(|finding| finding.messages).sum();
+    let question = format!("{messages} messages will count as quarantined and will not be delivered. Go on?");
+    confirm(&question, yes, "add --yes to set the damage aside")
 }
 
 /// Runs `compact`.

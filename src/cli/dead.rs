@@ -1,25 +1,18 @@
-//! `duewheel dead`: list and redrive dead letters.
-
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, IsTerminal as _};
-use std::time::Duration;
+//! `duewheel dead`: list, show, redrive, purge and export dead letters.
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use tokio::time::MissedTickBehavior;
 
-use super::args::{Rate, rate};
-use super::exit::{Exit, Failure, say};
-use super::message_view::{MessageView, redrive_name};
-use super::output::{Row, print_rows};
+use super::dead_export::{self, ExportArgs};
+use super::dead_filter::FilterArgs;
+use super::dead_job::{self, Deed, JobArgs};
+use super::exit::{Exit, Failure};
+use super::message::print_message;
+use super::message_view::MessageView;
+use super::output::print_rows;
 use super::session::Session;
-use super::signals::Stop;
-use crate::client::{Client, Error};
+use crate::client::{Client, Error, MessageRef};
 use crate::pb;
-use crate::queue::limits::{MAX_BATCH, MAX_PAGE_SIZE};
-
-/// Redrives are sent this often, so that a rate is kept without bursts that matter.
-const PACE_MS: u64 = 100;
+use crate::queue::limits::MAX_PAGE_SIZE;
 
 /// The commands about dead letters.
 #[derive(Debug, Subcommand)]
@@ -28,20 +21,50 @@ pub(super) enum DeadCommand {
     #[command(after_long_help = "\
 Examples:
   duewheel dead list dropped-orders
+  duewheel dead list dropped-orders --reason max-attempts --error timeout
   duewheel dead list dropped-orders --limit 100000 -o jsonl > to-reconcile.jsonl")]
     List(ListArgs),
+    /// Show a dead letter with body, headers and history
+    #[command(after_long_help = "\
+Examples:
+  duewheel dead show dropped-orders ID
+  duewheel dead show dropped-orders ID -o json")]
+    Show(ShowArgs),
     /// Make dead letters ready again, with all their attempts
     #[command(after_long_help = "\
-With --all the dead letters are those of the moment the command starts: one that dies again while it runs is not \
-redriven twice. Prints how many were REDRIVEN, and how many were skipped because another live message holds the \
-key (KEY_IN_USE), because they are no longer dead (NOT_DEAD) or gone (NOT_FOUND); the exit code is 1 if any was \
-skipped. Ctrl-C stops between two batches.
+Selects by --id, by a filter or with --all; with a filter the dead letters are those of the moment the command starts: \
+what dies later, or again, is not touched. Prints how many were REDRIVEN, and how many were skipped because another live \
+message holds the key (KEY_IN_USE), because they are no longer dead (NOT_DEAD) or gone (NOT_FOUND); the exit code is 1 \
+if any was skipped. Ctrl-C stops after the step under way; what is redriven stays redriven.
 
 Examples:
   duewheel dead redrive dropped-orders --id ID
-  duewheel dead redrive dropped-orders --all --dry-run
+  duewheel dead redrive dropped-orders --error timeout --dry-run
+  duewheel dead redrive dropped-orders --died-from 2026-12-01T00:00:00Z --died-before 2026-12-02T00:00:00Z
   duewheel dead redrive dropped-orders --all --rate 50/s --yes")]
-    Redrive(RedriveArgs),
+    Redrive(JobArgs),
+    /// Delete dead letters for good
+    #[command(after_long_help = "\
+Selects as dead redrive does, and asks first, or takes --yes. The history remembers them as purged for a time; their \
+bodies are gone: export them before. Prints how many were PURGED, and how many were skipped because they are no longer \
+dead (NOT_DEAD) or gone (NOT_FOUND); the exit code is 1 if any was skipped. Ctrl-C stops after the step under way.
+
+Examples:
+  duewheel dead purge dropped-orders --id ID
+  duewheel dead purge dropped-orders --died-before 2026-11-01T00:00:00Z --dry-run
+  duewheel dead purge dropped-orders --all --yes")]
+    Purge(JobArgs),
+    /// Export whole dead letters, with bodies and history
+    #[command(after_long_help = "\
+Writes the dead letters of the moment the command starts, oldest first, with body, headers and history. With --output the \
+file appears under its name only when it is whole; after Ctrl-C or an error nothing is left of it. A body that is no text \
+is in body_base64.
+
+Examples:
+  duewheel dead export dropped-orders --format csv --output dead.csv
+  duewheel dead export dropped-orders --format jsonl --reason consumer > dead.jsonl
+  duewheel dead export dropped-orders --died-from 2026-12-01T00:00:00Z --output dead.jsonl")]
+    Export(ExportArgs),
 }
 
 /// Arguments of `dead list`.
@@ -49,64 +72,51 @@ Examples:
 pub(super) struct ListArgs {
     /// Topic of the dead letters
     topic: String,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
 }
 
-/// Arguments of `dead redrive`.
+/// Arguments of `dead show`.
 #[derive(Debug, Args)]
-pub(super) struct RedriveArgs {
-    /// Topic of the dead letters
+pub(super) struct ShowArgs {
+    /// Topic of the dead letter
     topic: String,
-    #[command(flatten)]
-    which: Which,
-    /// With --all: at most this many, oldest first
-    #[arg(long, value_name = "N", conflicts_with = "ids")]
-    limit: Option<usize>,
-    /// How fast
-    #[arg(long, value_name = "RATE", value_parser = rate, default_value = "100/s")]
-    rate: Rate,
-    /// Only tell what would be redriven
-    #[arg(long)]
-    dry_run: bool,
-    /// With --all: do not ask
-    #[arg(long)]
-    yes: bool,
-}
-
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct Which {
-    /// The message with this id; may be repeated
-    #[arg(long = "id", value_name = "ID")]
-    ids: Vec<String>,
-    /// Every dead letter of the topic
-    #[arg(long)]
-    all: bool,
+    /// Its id, as dead list prints it
+    id: String,
 }
 
 /// Runs a command about dead letters.
 pub(super) async fn run(session: &Session, command: DeadCommand) -> Result<(), Failure> {
-    let client = session.connect().await?;
     match command {
         DeadCommand::List(args) => {
-            let letters = letters(&client, &args.topic, args.limit).await?;
+            let letters = letters(&session.connect().await?, &args).await?;
             let views: Vec<MessageView> = letters.into_iter().map(MessageView::new).collect();
             Ok(print_rows(session.format, &views)?)
         }
-        DeadCommand::Redrive(args) => redrive(session, &client, args).await,
+        DeadCommand::Show(args) => show(session, &session.connect().await?, &args).await,
+        DeadCommand::Redrive(args) => job(session, Deed::Redrive, &args).await,
+        DeadCommand::Purge(args) => job(session, Deed::Purge, &args).await,
+        DeadCommand::Export(args) => dead_export::run(&session.connect().await?, &args).await,
     }
 }
 
+async fn job(session: &Session, deed: Deed, args: &JobArgs) -> Result<(), Failure> {
+    let checked = dead_job::check(args)?;
+    dead_job::run(session, &session.connect().await?, deed, checked).await
+}
+
 /// The oldest dead letters, at most `limit`.
-async fn letters(client: &Client, topic: &str, limit: usize) -> Result<Vec<pb::MessageInfo>, Failure> {
+async fn letters(client: &Client, args: &ListArgs) -> Result<Vec<pb::MessageInfo>, Failure> {
+    let ListArgs { topic, filter, limit } = args;
     let failed = |error: Error| Failure::call(format!("list the dead letters of '{topic}'"), &error);
     let mut letters = Vec::new();
     let mut token = String::new();
-    while letters.len() < limit {
+    while letters.len() < *limit {
         let left = u32::try_from(limit - letters.len()).unwrap_or(MAX_PAGE_SIZE).min(MAX_PAGE_SIZE);
-        let (page, next) = client.dead_letters(topic, left, &token).await.map_err(failed)?;
+        let (page, next) = client.dead_letters(topic, filter.to_wire(), left, &token).await.map_err(failed)?;
         letters.extend(page);
         match next {
             Some(next) => token = next,
@@ -116,144 +126,13 @@ async fn letters(client: &Client, topic: &str, limit: usize) -> Result<Vec<pb::M
     Ok(letters)
 }
 
-async fn redrive(session: &Session, client: &Client, args: RedriveArgs) -> Result<(), Failure> {
-    let ids = if args.which.all {
-        let letters = letters(client, &args.topic, args.limit.unwrap_or(usize::MAX)).await?;
-        letters.into_iter().map(|letter| letter.id).collect()
-    } else {
-        args.which.ids
-    };
-    if args.dry_run {
-        say(&format!("{} dead letters of '{}' would be redriven", ids.len(), args.topic));
-        let views: Vec<IdView> = ids.into_iter().map(|id| IdView { id }).collect();
-        return Ok(print_rows(session.format, &views)?);
+async fn show(session: &Session, client: &Client, args: &ShowArgs) -> Result<(), Failure> {
+    let ShowArgs { topic, id } = args;
+    let failed = |error: Error| Failure::call(format!("show the dead letter {id} of '{topic}'"), &error);
+    let info = client.message(topic, MessageRef::id(id), false).await.map_err(failed)?;
+    if info.state() != pb::MessageState::Dead {
+        let failure = Failure::new(Exit::Failed, format!("message {id} of '{topic}' is no dead letter"));
+        return Err(failure.next(format!("see it with duewheel message show {topic} --id {id}")));
     }
-    if args.which.all && !ids.is_empty() && !args.yes {
-        confirm(ids.len(), &args.topic)?;
-    }
-    let total = ids.len();
-    let (counts, result) = redrive_paced(client, &args.topic, ids, args.rate).await?;
-    let done: u64 = counts.values().sum();
-    let views: Vec<CountView> = counts.into_iter().map(|(status, count)| CountView { status, count }).collect();
-    if done > 0 || result.is_ok() {
-        print_rows(session.format, &views)?;
-    }
-    if let Err(error) = result {
-        if done > 0 {
-            say(&format!("{} of {total} were not answered", total as u64 - done));
-        }
-        return Err(Failure::call(format!("redrive dead letters of '{}'", args.topic), &error));
-    }
-    if done < total as u64 {
-        return Err(Failure::new(
-            Exit::Failed,
-            format!("interrupted; {} of {total} were not tried", total as u64 - done),
-        ));
-    }
-    let skipped = views.iter().any(|view| view.status != "REDRIVEN");
-    if skipped { Err(Failure::silent(Exit::Failed)) } else { Ok(()) }
-}
-
-/// Asks on the terminal.
-fn confirm(count: usize, topic: &str) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        let failure =
-            Failure::new(Exit::Usage, format!("redriving {count} dead letters of '{topic}' has to be confirmed"));
-        return Err(failure.next("add --yes, or look first with --dry-run"));
-    }
-    eprint!("redrive {count} dead letters of '{topic}'? [y/N] ");
-    let mut answer = String::new();
-    let problem = |error| Failure::new(Exit::Failed, format!("cannot read the answer: {error}"));
-    std::io::stdin().lock().read_line(&mut answer).map_err(problem)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new(Exit::Failed, "not confirmed; nothing was changed")),
-    }
-}
-
-type Counts = BTreeMap<&'static str, u64>;
-
-/// Redrives batch by batch at the rate, until the end, an error or a signal.
-async fn redrive_paced(
-    client: &Client,
-    topic: &str,
-    ids: Vec<String>,
-    rate: Rate,
-) -> Result<(Counts, Result<(), Error>), Failure> {
-    let stop = Stop::listen().map_err(|error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}")))?;
-    let (batch, pause) = pacing(rate);
-    let mut ticks = tokio::time::interval(pause);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut counts = Counts::new();
-    let mut result = Ok(());
-    for batch in ids.chunks(batch) {
-        tokio::select! {
-            biased;
-            () = stop.requested() => break,
-            _ = ticks.tick() => {}
-        }
-        match client.redrive(topic, batch.to_vec()).await {
-            Ok(statuses) => {
-                for status in statuses {
-                    *counts.entry(redrive_name(status)).or_default() += 1;
-                }
-            }
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
-        }
-    }
-    Ok((counts, result))
-}
-
-/// How many at once and how long between, so that the rate is never exceeded.
-fn pacing(rate: Rate) -> (usize, Duration) {
-    let in_pace = u64::from(rate.count) * PACE_MS / rate.period_ms;
-    let batch = in_pace.clamp(1, MAX_BATCH as u64);
-    let nanos = u128::from(batch) * u128::from(rate.period_ms) * 1_000_000;
-    let pause = nanos.div_ceil(u128::from(rate.count));
-    let pause = Duration::from_nanos(u64::try_from(pause).unwrap_or(u64::MAX).max(1));
-    (usize::try_from(batch).expect("at most a batch"), pause)
-}
-
-#[derive(Serialize)]
-struct IdView {
-    id: String,
-}
-
-impl Row for IdView {
-    const COLUMNS: &'static [&'static str] = &["id"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.id.clone()]
-    }
-}
-
-#[derive(Serialize)]
-struct CountView {
-    status: &'static str,
-    count: u64,
-}
-
-impl Row for CountView {
-    const COLUMNS: &'static [&'static str] = &["status", "count"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.status.to_owned(), self.count.to_string()]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pacing_keeps_the_rate_with_batches_of_a_tenth_of_a_second() {
-        for (count, period_ms, batch, pause_ms) in
-            [(100, 1_000, 10, 100), (1, 3_000, 1, 3_000), (20, 1_000, 2, 100), (1_000_000, 1_000, 1_000, 1)]
-        {
-            assert_eq!(pacing(Rate { count, period_ms }), (batch, Duration::from_millis(pause_ms)));
-        }
-    }
+    print_message(session.format, &MessageView::new(info))
 }

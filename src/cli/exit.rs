@@ -158,12 +158,19 @@ fn next_step(error: &Error) -> Option<String> {
     }
     let known = match error.reason() {
         Some("TOPIC_NOT_FOUND") => Some("create the topic (duewheel topic create NAME), or see duewheel topic list"),
+        Some("TOPIC_NOT_EMPTY") => {
+            Some("see what is in it with duewheel stats; --purge deletes it with all its messages")
+        }
         Some("TOPIC_EXISTS") => Some("change it with duewheel topic update"),
         Some("KEY_IN_USE" | "KEY_IN_FLIGHT") => {
             Some("see the holder with duewheel message show --key, or choose another --key-policy")
         }
         Some("DEDUP_ID_REUSED") => Some("use another --dedup-id, or repeat exactly what was produced first"),
         Some("DEDUP_WINDOW_FULL") => Some("wait, or raise --dedup-capacity of the topic"),
+        Some("CLOCK_OFFSET_CHANGED") => Some("look again with duewheel clock show"),
+        Some("CLOCK_TOO_FAR_BEHIND") => {
+            Some("restart the broker: messages then wait until the wall clock gets to their due time")
+        }
         Some("DISK_RESERVE") => Some("make room on the disk of the broker; it accepts produce again by itself"),
         Some("MESSAGE_NOT_FOUND") => {
             Some("check the topic and the id or key; ended messages are remembered for a time")

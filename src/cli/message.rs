@@ -1,4 +1,4 @@
-//! `duewheel message`: show, cancel, reschedule one message by id or key.
+//! `duewheel message`: show, cancel, reschedule one message by id or key, or list those of a topic.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::args::{duration_ms, instant, instant_text};
 use super::exit::{Exit, Failure};
+use super::message_list::{self, ListArgs};
 use super::message_view::{MessageView, outcome_name};
 use super::output::{Format, Sheet, print_sheet, table};
 use super::session::Session;
@@ -21,6 +22,18 @@ Examples:
   duewheel message show dropped-orders --key ORD-1
   duewheel message show dropped-orders --id ID -o json")]
     Show(ShowArgs),
+    /// List the messages of a topic in the order in which they are due
+    #[command(after_long_help = "\
+Without --state: scheduled, ready and leased messages. Dead letters come by time of death. Bodies are left out; \
+`message show` has them.
+
+Examples:
+  duewheel message list dropped-orders
+  duewheel message list dropped-orders --state ready --limit 20
+  duewheel message list close-unpaid --due-from 2026-12-01T09:00:00Z --due-to 2026-12-01T10:00:00Z
+  duewheel message list close-unpaid --key ORD-1 -o json
+  duewheel message list close-unpaid --limit 1000000 -o jsonl > pending.jsonl")]
+    List(ListArgs),
     /// Cancel a message: after CANCELLED it is never delivered
     #[command(after_long_help = "\
 Prints the definite answer: CANCELLED (exit code 0), IN_FLIGHT (75; 0 with --when-lease-ends), ALREADY_DONE with \
@@ -127,6 +140,7 @@ pub(super) async fn run(session: &Session, command: MessageCommand) -> Result<()
     let client = session.connect().await?;
     match command {
         MessageCommand::Show(args) => show(session, &client, &args).await,
+        MessageCommand::List(args) => message_list::run(session, &client, args).await,
         MessageCommand::Cancel(args) => cancel(session, &client, &args).await,
         MessageCommand::Reschedule(args) => reschedule(session, &client, &args).await,
     }
@@ -137,9 +151,13 @@ async fn show(session: &Session, client: &Client, args: &ShowArgs) -> Result<(),
     let message = by.message();
     let failed = |error: Error| Failure::call(format!("show the message with {message} of '{topic}'"), &error);
     let info = client.message(topic, message.clone(), args.omit_body).await.map_err(failed)?;
-    let view = MessageView::new(info);
-    print_sheet(session.format, &view)?;
-    if session.format == Format::Table && !view.history.is_empty() {
+    print_message(session.format, &MessageView::new(info))
+}
+
+/// Prints a message with its history.
+pub(super) fn print_message(format: Format, view: &MessageView) -> Result<(), Failure> {
+    print_sheet(format, view)?;
+    if format == Format::Table && !view.history.is_empty() {
         let columns = ["delivery", "attempt", "delivered at", "outcome", "consumer", "text", "next due at"];
         println!("\n{}", table(&columns, view.history.iter().map(super::message_view::HistoryView::cells)));
         if view.history_omitted > 0 {

@@ -157,6 +157,36 @@ impl Row for MessageView {
     }
 }
 
+/// A message in a listing, whatever its state.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct ListedView(MessageView);
+
+impl ListedView {
+    pub(super) fn new(info: pb::MessageInfo) -> Self {
+        Self(MessageView::new(info))
+    }
+}
+
+impl Row for ListedView {
+    const COLUMNS: &'static [&'static str] = &["id", "key", "state", "due at", "attempts", "deliveries", "consumer"];
+
+    fn cells(&self) -> Vec<String> {
+        let Self(view) = self;
+        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let counters = |text: fn(&Counters) -> String| view.counters.as_ref().map(text).unwrap_or_default();
+        vec![
+            view.id.clone(),
+            dash(&view.key),
+            view.state.to_owned(),
+            dash(&view.due_at),
+            counters(|counters| format!("{}/{}", counters.attempts, counters.max_attempts)),
+            counters(|counters| counters.deliveries.to_string()),
+            dash(&view.consumer),
+        ]
+    }
+}
+
 impl HistoryView {
     fn new(entry: pb::HistoryEntry) -> Self {
         Self {
@@ -187,11 +217,6 @@ impl HistoryView {
 /// The name of an outcome, such as `ACKED`.
 pub(super) fn outcome_name(outcome: pb::Outcome) -> &'static str {
     short(outcome.as_str_name(), "OUTCOME_")
-}
-
-/// The name of a redrive status, such as `KEY_IN_USE`.
-pub(super) fn redrive_name(status: pb::RedriveStatus) -> &'static str {
-    short(status.as_str_name(), "REDRIVE_STATUS_")
 }
 
 fn dead_reason_name(reason: pb::DeadReason) -> &'static str {

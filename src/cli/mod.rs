@@ -11,16 +11,24 @@ mod args;
 mod backup;
 mod bench;
 mod body;
+mod broker;
 mod broker_command;
 mod check;
+mod clock;
 mod config;
+mod confirm;
 mod consume;
 mod dead;
+mod dead_export;
+mod dead_filter;
+mod dead_job;
 mod exec;
 mod exit;
+mod limits_view;
 mod live;
 mod log;
 mod message;
+mod message_list;
 mod message_view;
 mod nearest;
 mod output;
@@ -36,7 +44,9 @@ mod shell;
 mod signals;
 mod stats;
 mod suggest;
+mod timeline;
 mod topic;
+mod topic_delete;
 mod verify;
 
 use std::process::ExitCode;
@@ -94,21 +104,30 @@ enum Command {
 /// The commands that talk to a broker.
 #[derive(Debug, Subcommand)]
 enum ClientCommand {
-    /// Create, list, show, update, pause or resume topics
+    /// Create, list, show, update, pause, resume or delete topics
     #[command(subcommand, after_long_help = "Examples:\n  duewheel topic create dropped-orders\n  duewheel topic list")]
     Topic(topic::TopicCommand),
     /// Produce a message, or every line of a file
     Produce(produce::ProduceArgs),
     /// Consume messages: print them, or run a command for each
     Consume(consume::ConsumeArgs),
-    /// Show, cancel or reschedule one message
-    #[command(subcommand, after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1")]
+    /// Show, cancel or reschedule one message, or list those of a topic
+    #[command(
+        subcommand,
+        after_long_help = "Examples:\n  duewheel message show dropped-orders --key ORD-1\n  duewheel message list dropped-orders"
+    )]
     Message(message::MessageCommand),
-    /// List or redrive dead letters
+    /// List, show, redrive, purge or export dead letters
     #[command(subcommand, after_long_help = "Examples:\n  duewheel dead list dropped-orders")]
     Dead(dead::DeadCommand),
     /// Show counts, lateness and the state of the broker
     Stats(stats::StatsArgs),
+    /// Show what runs: version, start, clock, limits, room on the disk
+    #[command(after_long_help = "Examples:\n  duewheel broker\n  duewheel broker -o json")]
+    Broker,
+    /// Show the broker's clock, or make it follow a wall clock that was set
+    #[command(subcommand, after_long_help = "Examples:\n  duewheel clock show\n  duewheel clock adopt")]
+    Clock(clock::ClockCommand),
     /// Write everything the broker holds to a file, while it goes on serving
     Backup(backup::BackupArgs),
     /// Measure a running broker with a defined workload
@@ -163,6 +182,8 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Message(command) => message::run(session, command).await,
             ClientCommand::Dead(command) => dead::run(session, command).await,
             ClientCommand::Stats(args) => stats::run(session, &args).await,
+            ClientCommand::Broker => broker::run(session).await,
+            ClientCommand::Clock(command) => clock::run(session, command).await,
             ClientCommand::Backup(args) => backup::run(session, &args).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Verify(args) => verify::run(session, args).await,

@@ -44,12 +44,25 @@ impl Progress {
     /// One more item is done.
     pub(super) fn done(&mut self) {
         self.done += 1;
+        self.tell();
+    }
+
+    fn tell(&mut self) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{} {}", self.done, self.verb));
         } else if self.since_line.elapsed() >= PLAIN_EVERY {
             self.since_line = Stopwatch::start();
             say(&format!("{} {} so far", self.done, self.verb));
         }
+    }
+
+    /// So many of the whole are through, and so many of these are done.
+    pub(super) fn to(&mut self, through: u64, done: u64) {
+        self.done = done;
+        if let Some(bar) = &self.bar {
+            bar.set_position(through);
+        }
+        self.tell();
     }
 
     /// Says something without breaking the bar.

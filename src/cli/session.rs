@@ -18,9 +18,14 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// How to reach the broker.
+    pub(super) fn options(&self) -> Options {
+        Options::new(&self.endpoint)
+    }
+
     /// Connects to the broker.
     pub(super) async fn connect(&self) -> Result<Client, Failure> {
-        Client::connect(Options::new(&self.endpoint)).await.map_err(|error| {
+        Client::connect(self.options()).await.map_err(|error| {
             if exit_of(&error) == Exit::Unreachable {
                 Failure::call(format!("reach a broker at {}", self.endpoint), &error)
             } else {

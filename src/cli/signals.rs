@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub(super) struct Stop(watch::Receiver<u32>);
 
 impl Stop {
-    /// Takes over both signals for the rest of the process.
+    /// Takes over both signals for the rest of the process; until then they end it at once.
     pub(super) fn listen() -> io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;

@@ -11,7 +11,8 @@ use super::exit::{Exit, Failure};
 use super::output::{Format, Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
 use super::signals::Stop;
-use crate::client::{span_ms, timestamp};
+use super::timeline::{self, SpanView};
+use crate::client::{Client, span_ms, timestamp};
 use crate::pb;
 use crate::queue::schedule::format_duration;
 
@@ -24,10 +25,14 @@ Examples:
   duewheel stats
   duewheel stats dropped-orders -o json
   duewheel stats --watch
+  duewheel stats dropped-orders --timeline
   duewheel stats dropped-orders --watch=5s")]
 pub(super) struct StatsArgs {
     /// Only this topic
     topic: Option<String>,
+    /// Also show how many messages fall due in each of the next minutes, hours and days
+    #[arg(long, requires = "topic")]
+    timeline: bool,
     /// Print again and again, until Ctrl-C
     #[arg(long, value_name = "SPAN", value_parser = duration_ms, num_args = 0..=1, default_missing_value = "1s",
         require_equals = true)]
@@ -37,9 +42,8 @@ pub(super) struct StatsArgs {
 /// Runs `stats`.
 pub(super) async fn run(session: &Session, args: &StatsArgs) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let failed = |error| Failure::call("read the statistics", &error);
     let Some(interval_ms) = args.watch else {
-        return print(session.format, client.stats(args.topic.as_deref()).await.map_err(failed)?, args);
+        return print(session.format, read(&client, args).await?, args);
     };
     let stop = Stop::listen().map_err(|error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}")))?;
     let mut ticks = tokio::time::interval(Duration::from_millis(interval_ms.max(100)));
@@ -49,13 +53,21 @@ pub(super) async fn run(session: &Session, args: &StatsArgs) -> Result<(), Failu
             () = stop.requested() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let stats = client.stats(args.topic.as_deref()).await.map_err(failed)?;
+        let stats = read(&client, args).await?;
         if session.format == Format::Table && std::io::stdout().is_terminal() {
             // Clears the screen and starts at its top.
             print!("\x1b[2J\x1b[H");
         }
         print(session.format, stats, args)?;
     }
+}
+
+async fn read(client: &Client, args: &StatsArgs) -> Result<pb::GetStatsResponse, Failure> {
+    let stats = match &args.topic {
+        Some(topic) if args.timeline => client.stats_with_timeline(topic).await,
+        topic => client.stats(topic.as_deref()).await,
+    };
+    stats.map_err(|error| Failure::call("read the statistics", &error))
 }
 
 fn print(format: Format, stats: pb::GetStatsResponse, args: &StatsArgs) -> Result<(), Failure> {
@@ -65,6 +77,9 @@ fn print(format: Format, stats: pb::GetStatsResponse, args: &StatsArgs) -> Resul
         (Format::Table, _, Some(topic)) => {
             print_sheet(format, &topic)?;
             println!();
+            if let Some(timeline) = &topic.timeline {
+                println!("{}\n", timeline::chart(timeline));
+            }
         }
         (Format::Table, _, None) => {
             print_rows(format, &topics)?;
@@ -135,6 +150,8 @@ struct TopicStatsView {
     lateness_max_ms: u64,
     consumers: u32,
     waiting_fetches: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<Vec<SpanView>>,
 }
 
 impl TopicStatsView {
@@ -162,6 +179,7 @@ impl TopicStatsView {
             lateness_max_ms: ms(lateness.max),
             consumers: stats.consumers,
             waiting_fetches: stats.waiting_fetches,
+            timeline: (!stats.timeline.is_empty()).then(|| stats.timeline.iter().map(SpanView::new).collect()),
         }
     }
 

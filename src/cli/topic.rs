@@ -1,4 +1,4 @@
-//! `duewheel topic`: create, list, show, update, pause, resume.
+//! `duewheel topic`: create, list, show, update, pause, resume, delete.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -7,6 +7,7 @@ use super::args::{Cap, Rate, duration_ms, instant_text, number_or_none, rate_or_
 use super::exit::{Exit, Failure};
 use super::output::{Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
+use super::topic_delete::{self, DeleteArgs};
 use crate::client::{span, span_ms, tiers, tiers_text, timestamp};
 use crate::pb;
 use crate::queue::schedule::{RetrySchedule, format_duration};
@@ -39,6 +40,17 @@ Examples:
     /// Allow leases again
     #[command(after_long_help = "Examples:\n  duewheel topic resume dropped-orders")]
     Resume(Name),
+    /// Delete a topic, with --purge also one that has messages
+    #[command(after_long_help = "\
+Asks first, or takes --yes. A topic with messages is refused unless --purge is given; then all of them are deleted with it, \
+for good. When the command says so, the topic is gone and one of the same name can be created. The broker then gives back \
+the disk space, which may take a while: Ctrl-C ends the watching, not the work.
+
+Examples:
+  duewheel topic delete old-orders
+  duewheel topic delete old-orders --purge
+  duewheel topic delete old-orders --purge --yes")]
+    Delete(DeleteArgs),
 }
 
 /// A topic by name.
@@ -162,6 +174,7 @@ pub(super) async fn run(session: &Session, command: TopicCommand) -> Result<(), 
             let views: Vec<TopicView> = topics.into_iter().map(TopicView::new).collect();
             return Ok(print_rows(session.format, &views)?);
         }
+        TopicCommand::Delete(args) => return topic_delete::run(session, &client, &args).await,
         TopicCommand::Create(Named { name, settings }) => {
             (format!("create topic '{name}'"), client.create_topic(&name, settings.to_wire().0).await)
         }

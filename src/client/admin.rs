@@ -1,12 +1,27 @@
-//! Administration: topics, statistics, dead letters, health.
+//! Administration: topics, statistics, health.
 
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use super::convert::{instant, signed_span};
 use super::{Client, Error};
 use crate::pb;
 use crate::queue::limits::MAX_PAGE_SIZE;
+use crate::queue::time::Timestamp;
+
+/// Which messages are listed.
+#[derive(Clone, Debug, Default)]
+pub struct MessageFilter {
+    /// Only in this state; `None`: scheduled, ready and leased.
+    pub state: Option<pb::MessageState>,
+    /// Only due at this instant or later.
+    pub due_from: Option<Timestamp>,
+    /// Only due before this instant.
+    pub due_until: Option<Timestamp>,
+    /// Only the live message that holds this key.
+    pub key: Option<String>,
+}
 
 impl Client {
     /// Creates a topic; unset settings take their defaults.
@@ -84,40 +99,69 @@ impl Client {
     /// # Errors
     /// `TOPIC_NOT_FOUND`, or a call that broke.
     pub async fn stats(&self, topic: Option<&str>) -> Result<pb::GetStatsResponse, Error> {
-        let request = self.request(pb::GetStatsRequest { topic: topic.unwrap_or_default().to_owned() });
+        let topic = topic.unwrap_or_default().to_owned();
+        let request = self.request(pb::GetStatsRequest { topic, ..Default::default() });
         Ok(self.admin().get_stats(request).await?.into_inner())
     }
 
-    /// A page of the dead letters of a topic, oldest first, and the token of the next page unless this is the
-    /// last. `page_size` is 1 to 1,000; start with an empty token.
+    /// As [`Client::stats`] of one topic, with the number of messages that fall due in each of the next minutes, hours
+    /// and days.
     ///
     /// # Errors
-    /// `TOPIC_NOT_FOUND`, a bad token, or a call that broke.
-    pub async fn dead_letters(
+    /// `TOPIC_NOT_FOUND`, or a call that broke.
+    pub async fn stats_with_timeline(&self, topic: &str) -> Result<pb::GetStatsResponse, Error> {
+        let request = self.request(pb::GetStatsRequest { topic: topic.to_owned(), timeline: true });
+        Ok(self.admin().get_stats(request).await?.into_inner())
+    }
+
+    /// What runs: version, start, clock, limits, room on the disk.
+    ///
+    /// # Errors
+    /// A call that broke.
+    pub async fn broker(&self) -> Result<pb::BrokerInfo, Error> {
+        let answer = self.admin().get_broker(self.request(pb::GetBrokerRequest {})).await?.into_inner();
+        answer.broker.ok_or_else(|| Error::protocol("an answer without a broker"))
+    }
+
+    /// Makes the broker's clock follow the wall clock of its machine: forward at once, back by standing still for a
+    /// minute at most. With `expected_offset_ms` (wall clock minus broker's clock) only if that is still so, to within a
+    /// second. Returns the clock before and after.
+    ///
+    /// # Errors
+    /// `CLOCK_OFFSET_CHANGED`, `CLOCK_TOO_FAR_BEHIND`, or a call that broke.
+    pub async fn adopt_clock(
+        &self,
+        expected_offset_ms: Option<i64>,
+    ) -> Result<(pb::ClockState, pb::ClockState), Error> {
+        let request = pb::AdoptClockRequest { expected_offset: expected_offset_ms.map(signed_span) };
+        let answer = self.admin().adopt_clock(self.request(request)).await?.into_inner();
+        answer.before.zip(answer.after).ok_or_else(|| Error::protocol("an answer without a clock"))
+    }
+
+    /// A page of the messages of a topic that the filter lets through, by due time, and the token of the next page
+    /// unless this is the last. A page may be empty and have a next one. `page_size` is 1 to 1,000; start with an
+    /// empty token, and keep the filter.
+    ///
+    /// # Errors
+    /// `TOPIC_NOT_FOUND`, a bad field or token, `PAGES_MOVING`, or a call that broke.
+    pub async fn messages(
         &self,
         topic: &str,
+        filter: &MessageFilter,
         page_size: u32,
         page_token: &str,
     ) -> Result<(Vec<pb::MessageInfo>, Option<String>), Error> {
-        let request =
-            pb::ListDeadLettersRequest { topic: topic.to_owned(), page_size, page_token: page_token.to_owned() };
-        let page = self.admin().list_dead_letters(self.request(request)).await?.into_inner();
+        let request = pb::ListMessagesRequest {
+            topic: topic.to_owned(),
+            state: filter.state.unwrap_or_default().into(),
+            due_from: filter.due_from.map(instant),
+            due_until: filter.due_until.map(instant),
+            key: filter.key.clone().unwrap_or_default(),
+            page_size,
+            page_token: page_token.to_owned(),
+        };
+        let page = self.admin().list_messages(self.request(request)).await?.into_inner();
         Ok((page.messages, Some(page.next_page_token).filter(|token| !token.is_empty())))
-    }
-
-    /// Makes 1 to 1,000 dead letters ready again, with all their attempts; the results are in their order.
-    ///
-    /// # Errors
-    /// `TOPIC_NOT_FOUND`, a bad field, or a call that broke; a redrive may be repeated.
-    pub async fn redrive(&self, topic: &str, ids: Vec<String>) -> Result<Vec<pb::RedriveStatus>, Error> {
-        let expected = ids.len();
-        let request = self.request(pb::RedriveDeadLettersRequest { topic: topic.to_owned(), ids });
-        let answer = self.admin().redrive_dead_letters(request).await?.into_inner();
-        let results: Vec<_> = answer.results().collect();
-        if results.len() != expected {
-            return Err(Error::protocol(format!("{} results for {expected} dead letters", results.len())));
-        }
-        Ok(results)
     }
 
     /// Whether the broker serves. It does not while it recovers, drains, or after a failed commit.

@@ -21,6 +21,19 @@ pub fn span_ms(span: &prost_types::Duration) -> u64 {
     u64::try_from(span.seconds).unwrap_or(0).saturating_mul(1_000).saturating_add(nanos.div_ceil(1_000_000))
 }
 
+/// A span of `ms` milliseconds, which may be negative, on the wire.
+#[must_use]
+pub fn signed_span(ms: i64) -> prost_types::Duration {
+    let absolute = span(ms.unsigned_abs());
+    if ms < 0 { prost_types::Duration { seconds: -absolute.seconds, nanos: -absolute.nanos } } else { absolute }
+}
+
+/// Milliseconds of a span on the wire that may be negative; what is finer is cut off.
+#[must_use]
+pub fn signed_span_ms(span: &prost_types::Duration) -> i64 {
+    span.seconds.saturating_mul(1_000).saturating_add(i64::from(span.nanos) / 1_000_000)
+}
+
 /// An instant on the wire.
 #[must_use]
 pub fn instant(at: Timestamp) -> prost_types::Timestamp {
@@ -67,6 +80,9 @@ mod tests {
         for ms in [0, 1, 999, 1_000, 1_001, 86_400_000, 4_102_444_800_123] {
             assert_eq!(span_ms(&span(ms)), ms);
             assert_eq!(timestamp(&instant(Timestamp::from_millis(ms))).as_millis(), ms);
+        }
+        for ms in [0, 1, -1, 1_500, -1_500, -86_400_001] {
+            assert_eq!(signed_span_ms(&signed_span(ms)), ms);
         }
         assert_eq!(span_ms(&prost_types::Duration { seconds: -1, nanos: 0 }), 0);
         assert_eq!(span_of(Duration::from_micros(1)), span(1), "a wait is never shortened");

@@ -52,7 +52,7 @@ impl Options {
         }
     }
 
-    pub(super) fn to_endpoint(&self) -> Result<Endpoint, Error> {
+    pub(crate) fn to_endpoint(&self) -> Result<Endpoint, Error> {
         let bad = |problem: &str| {
             Error::invalid(
                 "endpoint",

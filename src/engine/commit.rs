@@ -11,6 +11,7 @@ use super::round::{Release, Round, SnapshotReply};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
+use crate::queue::far::Carried;
 use crate::store::{DirectoryDelta, SetAside, Snapshot};
 
 /// Why something could not be made durable.
@@ -53,8 +54,8 @@ pub trait Commits: Send + 'static {
 pub struct Folded {
     /// Its number.
     pub fold: u64,
-    /// Arrival numbers of the messages that were left to the journal.
-    pub carried: Vec<u64>,
+    /// The messages that were left to the journal.
+    pub carried: Vec<Carried>,
     /// What it changed in the pages.
     pub delta: Option<Arc<DirectoryDelta>>,
     /// Damaged parts of the pages that it set aside.
@@ -80,6 +81,11 @@ pub trait Folds: Send + 'static {
     /// As [`Folds::run`].
     fn run_and_snapshot(&mut self, job: Self::Job) -> Result<(Self::Done, Option<Snapshot>), CommitFailure> {
         Ok((self.run(job)?, None))
+    }
+
+    /// True if a clean-up was under way when the store was opened that is to go on at once.
+    fn is_cleaning_up(&self) -> bool {
+        false
     }
 
     /// Does a part of what there is to clean up, and tells what it changed in the pages; `None` if nothing is left.
@@ -271,7 +277,7 @@ impl Group {
 /// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
 /// it does at any moment.
 pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<FoldTask<F::Job>>, done: &SyncSender<CommitInput<F::Done>>) {
-    let mut next = jobs.recv().ok();
+    let mut next = if folds.is_cleaning_up() { clean_up(&mut folds, jobs, done) } else { jobs.recv().ok() };
     while let Some(task) = next {
         tracing::debug!("a fold begins");
         let folded = run(&mut folds, task);
@@ -279,21 +285,28 @@ pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<FoldTask<F::Job>>, do
         if done.send(CommitInput::Folded(folded)).is_err() {
             return;
         }
-        next = loop {
-            match jobs.try_recv() {
-                Ok(task) => break Some(task),
-                Err(TryRecvError::Disconnected) => return,
-                Err(TryRecvError::Empty) => {}
-            }
-            tracing::debug!("a compaction begins");
-            let compacted = folds.compact().transpose();
-            let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
-            tracing::debug!(is_durable, changed, "a compaction has ended");
-            let Some(compacted) = compacted else { break jobs.recv().ok() };
-            if done.send(CommitInput::Compacted(compacted)).is_err() {
-                return;
-            }
-        };
+        next = clean_up(&mut folds, jobs, done);
+    }
+}
+
+/// Compacts until a task comes; `None`: no other can come, or nobody wants to know.
+fn clean_up<F: Folds>(
+    folds: &mut F,
+    jobs: &Receiver<FoldTask<F::Job>>,
+    done: &SyncSender<CommitInput<F::Done>>,
+) -> Option<FoldTask<F::Job>> {
+    loop {
+        match jobs.try_recv() {
+            Ok(task) => return Some(task),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
+        tracing::debug!("a compaction begins");
+        let compacted = folds.compact().transpose();
+        let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
+        tracing::debug!(is_durable, changed, "a compaction has ended");
+        let Some(compacted) = compacted else { return jobs.recv().ok() };
+        done.send(CommitInput::Compacted(compacted)).ok()?;
     }
 }
 

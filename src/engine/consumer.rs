@@ -3,8 +3,8 @@
 //! Deliveries must not get lost on the way: what was leased and never handed to the caller is given back, whether
 //! it is still in a channel or in a commit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -12,6 +12,7 @@ use super::handle::Shared;
 use super::input::{FetchId, Fetched, Input};
 use super::round::{give_back, receipts};
 use crate::queue::command::{ConsumerId, Delivery};
+use crate::queue::values::TopicName;
 
 /// An open consume stream. Dropping it ends the stream: its leases are given back, unless the broker is
 /// draining; then those that were read stay valid, also over the restart.
@@ -30,6 +31,8 @@ pub(super) struct Flow {
     unread: AtomicUsize,
     /// The owner gives nothing more until the reader says that it has caught up.
     behind: AtomicBool,
+    /// The stream has ended because that topic was deleted.
+    deleted: OnceLock<TopicName>,
 }
 
 /// The owner's end of a stream.
@@ -49,6 +52,12 @@ impl Delivered {
         room()
     }
 
+    /// The stream ends, because a topic of it was deleted.
+    pub(super) fn end(self, topic: TopicName) {
+        // A second topic of the stream changes nothing: the stream is gone.
+        let _first = self.flow.deleted.set(topic);
+    }
+
     /// So many were leased.
     pub(super) fn leased(&self, count: usize) {
         self.flow.unread.fetch_add(count, Ordering::SeqCst);
@@ -64,7 +73,8 @@ impl Consumer {
         (consumer, Delivered { batches: sender, flow })
     }
 
-    /// The deliveries of one round. `None`: the broker is draining or has failed, and the stream has ended.
+    /// The deliveries of one round. `None`: the stream has ended, because a topic of it was deleted, or the broker is
+    /// draining or has failed.
     pub async fn next(&mut self) -> Option<Vec<Delivery>> {
         let batch = self.batches.recv().await?;
         self.flow.unread.fetch_sub(batch.len(), Ordering::SeqCst);
@@ -72,6 +82,12 @@ impl Consumer {
             self.shared.tell(Input::CaughtUp(self.id));
         }
         Some(batch)
+    }
+
+    /// The topic whose deletion has ended the stream.
+    #[must_use]
+    pub fn deleted_topic(&self) -> Option<&TopicName> {
+        self.flow.deleted.get()
     }
 }
 

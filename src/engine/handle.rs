@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -14,19 +15,30 @@ use super::admission::{VIEW_BYTES, admit, cost};
 use super::backup::Backup;
 use super::consumer::{Consumer, FetchWait};
 use super::input::{FetchId, Input, Results};
+use super::pages::Reads;
 use super::reserve;
-use super::sight::Sight;
+use super::sight::{Sight, StatsSeen, unreadable};
 use super::signals::{Signals, Status};
-use super::stats::Stats;
+use super::start::EngineSettings;
+use super::stats::{BrokerView, Stats};
 use super::throttle::{Throttle, is_produce};
-use crate::clock::Clock;
+use crate::clock::{AdoptError, Adoption, Clock};
 use crate::queue::change::TopicRecord;
-use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply, Target};
+use crate::queue::command::{Command, ConsumerId, DeletedTopic, Delivery, FindRejection, Rejection, Reply, Target};
+use crate::queue::dead::{DeadPage, DeadQuery, DeadSnapshot};
 use crate::queue::limits::Limits;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::time::Timestamp;
 use crate::queue::values::{ConsumerName, TopicName};
-use crate::queue::view::{LiveView, MessageView};
+use crate::queue::view::MessageView;
+use crate::store::{FORMAT_VERSION, ReadError};
+
+/// How often a question to the pages is asked at most, because they have changed meanwhile. With the wait below it is
+/// enough for a fold whose last sync takes two seconds.
+pub(super) const MAX_LOOKS: usize = 200;
+
+/// Wait before it is asked again while word of a fold is on its way.
+pub(super) const OVERTAKEN_WAIT: Duration = Duration::from_millis(10);
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
@@ -42,10 +54,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) limits: Limits,
     pub(super) receipt_key: ReceiptKey,
-    pub(super) admission_bytes: u32,
-    pub(super) max_waiters: usize,
+    pub(super) bounds: EngineSettings,
     pub(super) waiters: Arc<Semaphore>,
-    pub(super) max_streams: usize,
     pub(super) streams: Arc<Semaphore>,
     /// The permit of the one backup that may run.
     pub(super) backups: Arc<Semaphore>,
@@ -126,6 +136,23 @@ pub struct Seen {
     pub now: Timestamp,
 }
 
+/// How far the room of a deleted topic is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reclaiming {
+    /// Pages of it that are left.
+    pub pages: u64,
+    /// The fold is done that takes them out of use; before it there may be more to come.
+    pub is_folded: bool,
+}
+
+impl Reclaiming {
+    /// Nothing is left.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.is_folded && self.pages == 0
+    }
+}
+
 /// Answers that are not there yet, to commands that are admitted.
 #[derive(Debug)]
 pub struct Pending {
@@ -188,7 +215,7 @@ impl EngineHandle {
     pub async fn fetch(&self, fetch: Fetch) -> Result<Result<Vec<Delivery>, FindRejection>, EngineError> {
         self.refuse_if_ending()?;
         let permit = Arc::clone(&self.shared.waiters).try_acquire_owned();
-        let permit = permit.map_err(|_| EngineError::TooManyWaiters { max: self.shared.max_waiters })?;
+        let permit = permit.map_err(|_| EngineError::TooManyWaiters { max: self.shared.bounds.max_waiters })?;
         let id = FetchId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
@@ -208,7 +235,7 @@ impl EngineHandle {
     ) -> Result<Result<Consumer, FindRejection>, EngineError> {
         self.refuse_if_ending()?;
         let permit = Arc::clone(&self.shared.streams).try_acquire_owned();
-        let permit = permit.map_err(|_| EngineError::TooManyStreams { max: self.shared.max_streams })?;
+        let permit = permit.map_err(|_| EngineError::TooManyStreams { max: self.shared.bounds.max_streams })?;
         let id = ConsumerId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (consumer, delivered) = Consumer::open(id, Arc::clone(&self.shared), permit);
         let (reply, answer) = oneshot::channel();
@@ -250,20 +277,68 @@ impl EngineHandle {
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn stats(&self, topic: Option<TopicName>) -> Result<Result<Stats, FindRejection>, EngineError> {
-        self.ask(move |sight| sight.stats(topic)).await
+        self.count(topic, false).await
     }
 
-    /// Dead letters of a topic by (time of death, arrival number), from the one after `after` on, at most `limit`.
+    /// As [`EngineHandle::stats`] of one topic, with its timeline. The first one of a topic with very much on disk may
+    /// have to read thousands of pages, on a thread of its own; later ones read a few.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn stats_with_timeline(&self, topic: TopicName) -> Result<Result<Stats, FindRejection>, EngineError> {
+        self.count(Some(topic), true).await
+    }
+
+    async fn count(
+        &self,
+        topic: Option<TopicName>,
+        with_timeline: bool,
+    ) -> Result<Result<Stats, FindRejection>, EngineError> {
+        let mut in_pages = None;
+        for _ in 0..MAX_LOOKS {
+            let (name, counted) = (topic.clone(), in_pages.take());
+            let seen = self.ask(move |sight| sight.stats(name.as_ref(), with_timeline, counted.as_ref())).await?;
+            let question = match seen {
+                Ok(StatsSeen::Whole(stats)) => return Ok(Ok(*stats)),
+                Ok(StatsSeen::Needs(question)) => question,
+                Err(rejection) => return Ok(Err(rejection)),
+            };
+            match self.look(move |pages| question.answer(pages)).await? {
+                Ok(counted) => in_pages = Some(counted),
+                Err(ReadError::Overtaken) => tokio::time::sleep(OVERTAKEN_WAIT).await,
+                Err(error) => return Ok(Err(unreadable(&error))),
+            }
+        }
+        Ok(Err(FindRejection::PagesMoving))
+    }
+
+    /// A look at dead letters of a topic, in the order of (time of death, arrival number). One look reads a bounded part
+    /// of them: go on from where the page says.
     ///
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn dead_letters(
         &self,
         topic: TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Result<Vec<LiveView>, FindRejection>, EngineError> {
-        self.ask(move |sight| sight.dead_letters(&topic, after, limit)).await
+        query: DeadQuery,
+    ) -> Result<Result<DeadPage, FindRejection>, EngineError> {
+        self.ask(move |sight| sight.dead_letters(&topic, &query)).await
+    }
+
+    /// The dead letters of a topic at this instant.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn dead_snapshot(&self, topic: TopicName) -> Result<Result<DeadSnapshot, FindRejection>, EngineError> {
+        self.ask(move |sight| sight.queue.dead_snapshot(sight.now, &topic)).await
+    }
+
+    /// How far the room of a deleted topic is given back.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn reclaiming(&self, deleted: DeletedTopic) -> Result<Reclaiming, EngineError> {
+        self.ask(move |sight| sight.reclaiming(&deleted)).await
     }
 
     /// Begins a backup: a snapshot of everything that was confirmed before this call. Only one runs at a time.
@@ -296,6 +371,43 @@ impl EngineHandle {
     /// Another reserve for [`EngineHandle::watch_disk`], in force within a fraction of a second.
     pub fn set_disk_reserve(&self, reserve: u64) {
         self.shared.signals.disk.set_reserve(reserve);
+    }
+
+    /// Tells how long it took to read the store, for whoever asks about the broker.
+    pub fn note_opening(&self, opening_ms: u64) {
+        self.shared.signals.opening_ms.store(opening_ms, Ordering::Relaxed);
+    }
+
+    /// The broker and what it runs by.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn broker(&self) -> Result<BrokerView, EngineError> {
+        let (limits, bounds) = (self.shared.limits, self.shared.bounds);
+        let view = move |sight: &Sight<'_>| BrokerView {
+            stats: sight.broker_stats(),
+            data_format: FORMAT_VERSION,
+            opening_ms: sight.signals.opening_ms.load(Ordering::Relaxed),
+            clock: sight.clock.state(),
+            limits,
+            bounds,
+        };
+        self.ask(view).await
+    }
+
+    /// Follows the wall clock, as [`Clock::adopt`]. What falls due by that does so in due order, and live leases get the
+    /// grace of a long pause; the first of this has been done when it returns.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`]; the clock may have been set.
+    pub async fn adopt_clock(
+        &self,
+        expected_offset_ms: Option<i64>,
+    ) -> Result<Result<Adoption, AdoptError>, EngineError> {
+        self.refuse_if_ending()?;
+        let adopted = self.shared.clock.adopt(expected_offset_ms);
+        self.ask(|_| ()).await?;
+        Ok(adopted)
     }
 
     /// The key that seals receipts.
@@ -331,7 +443,7 @@ impl EngineHandle {
             self.shared.tell(Input::Drain);
         }
         // With every permit in hand nothing admitted is unanswered. It fails if another call was first.
-        if let Some(all) = admit(&signals.admission, usize::MAX, self.shared.admission_bytes).await {
+        if let Some(all) = admit(&signals.admission, usize::MAX, self.shared.bounds.admission_bytes).await {
             signals.admission.close();
             self.shared.tell(Input::Close);
             drop(all);
@@ -342,7 +454,7 @@ impl EngineHandle {
     }
 
     /// Has `look` look at the queue; what it saw is shown when nothing can take it back.
-    async fn ask<T: Send + 'static>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Sight<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
@@ -357,9 +469,26 @@ impl EngineHandle {
         answer.await.map_err(|_| self.ended())
     }
 
+    /// Has `look` read pages on the look thread.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut dyn Reads) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let permit = self.admit(VIEW_BYTES).await?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.tell(Input::Look(Box::new(move |pages: &mut dyn Reads| {
+            // An asker that does not wait any more does not want to know.
+            if !reply.is_closed() {
+                let _unwanted = reply.send(look(pages));
+            }
+            drop(permit);
+        })));
+        answer.await.map_err(|_| self.ended())
+    }
+
     async fn admit(&self, bytes: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.refuse_if_ending()?;
-        let permit = admit(&self.shared.signals.admission, bytes, self.shared.admission_bytes).await;
+        let permit = admit(&self.shared.signals.admission, bytes, self.shared.bounds.admission_bytes).await;
         let permit = permit.ok_or_else(|| self.ended())?;
         self.refuse_if_ending()?;
         Ok(permit)

@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::commit::Folded;
 use super::consumer::Delivered;
 use super::handle::{Fetch, Window};
+use super::look::Question;
 use super::round::SnapshotReply;
 use super::sight::Sight;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply};
@@ -38,6 +39,8 @@ pub(super) enum Input {
     Commands { commands: Vec<Command>, reply: oneshot::Sender<Results>, permit: OwnedSemaphorePermit },
     /// Look at something; bounded by `permit`.
     View { view: View, permit: OwnedSemaphorePermit },
+    /// Pass it to the look thread; bounded by the asker's permit.
+    Look(Question),
     /// Wait for messages; bounded by the number of waiters.
     Fetch { id: FetchId, fetch: Fetch, reply: oneshot::Sender<Fetched> },
     /// A fetch was given up.

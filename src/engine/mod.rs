@@ -5,7 +5,7 @@
 //!  (async)   (semaphore)           (the queue)   (bounded)   (one sync for      (async)
 //!                                                             all that waits)
 //!                      loads ▼ ▲ messages              jobs ▼ ▲ done
-//!                         load thread                     fold thread
+//!                   load and look threads                 fold thread
 //! ```
 //!
 //! One thread owns the queue; there is no lock. It works in *rounds*: take what is in the inbox (bounded), read
@@ -17,7 +17,8 @@
 //!
 //! When the journal's generation is full, the owner ends it with a round; the commit thread hands it to the fold
 //! thread and tells the owner when its messages are in pages. Those that are far from due then leave memory;
-//! the load thread reads them back before they are due, and the owner itself when a command names one.
+//! the load thread reads them back before they are due, and the owner itself when a command names one. Questions that
+//! need more of the pages than one message are answered by the look thread, and joined with what the owner knows.
 //!
 //! Invariants:
 //! - *Change, commit, answer*: nobody learns of anything that a power cut could take back. If a commit fails,
@@ -38,8 +39,11 @@ mod backup;
 mod commit;
 mod consumer;
 mod damage;
+mod due;
 mod handle;
 mod input;
+mod list;
+mod look;
 mod on_store;
 mod owner;
 mod pages;
@@ -57,15 +61,16 @@ mod throttle;
 pub use self::backup::Backup;
 pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
-pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
+pub use self::due::DueSpan;
+pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Reclaiming, Seen, Window};
+pub use self::list::ListedPart;
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
 pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
+pub use self::stats::{BrokerStats, BrokerView, LatenessSummary, Stats, TopicStats};
 pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
-
-pub use self::stats::{BrokerStats, LatenessSummary, Stats, TopicStats};
 
 /// A pause between two rounds, or a commit, that takes longer than this is a long pause, milliseconds.
 const LONG_PAUSE_MS: u64 = 1_000;

@@ -26,7 +26,7 @@ impl Parts<Journal> {
         Self {
             queue,
             opening: effects.changes,
-            pages: [(); 2].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>),
+            pages: [(); 3].map(|()| Box::new(opened.folder.reader()) as Box<dyn Reads>),
             commits: Journal { committer: opened.committer, clock: clock.clone() },
             folds: opened.folder,
             receipt_key: ReceiptKey::new(opened.identity.secret),
@@ -76,6 +76,10 @@ impl Folds for Folder {
     fn run_and_snapshot(&mut self, job: FoldJob) -> Result<(FoldDone, Option<Snapshot>), CommitFailure> {
         let (done, snapshot) = Folder::run_and_snapshot(self, job)?;
         Ok((done, Some(snapshot)))
+    }
+
+    fn is_cleaning_up(&self) -> bool {
+        self.is_giving_back()
     }
 
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {

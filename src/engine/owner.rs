@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::commit::{CommitLane, Folded};
 use super::damage::Damage;
 use super::input::{Input, View};
+use super::look::LookInput;
 use super::pages::{LoadInput, Reads};
 use super::round::{Release, Round, SnapshotReply};
 use super::serve::Serving;
@@ -27,6 +28,7 @@ use crate::queue::far::{Load, Loaded};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::receipt::Receipt;
 use crate::queue::time::Timestamp;
+use crate::queue::values::TopicName;
 use crate::queue::{Effects, Queue};
 use crate::store::{DirectoryDelta, ReadError};
 
@@ -55,6 +57,8 @@ pub(super) struct Owner<Done> {
     pub(super) pages: RefCell<Box<dyn Reads>>,
     /// The load thread's inbox.
     pub(super) loads: Sender<LoadInput>,
+    /// The look thread's inbox.
+    pub(super) looks: Sender<LookInput>,
     /// Damage of the pages.
     pub(super) damage: Damage,
     /// Somebody waits for a snapshot of the end of a generation.
@@ -166,6 +170,8 @@ impl<Done> Owner<Done> {
                 turn.releases.push(Release::Results(reply, results, permit));
             }
             Input::View { view, permit } => turn.views.push((view, permit)),
+            // If that thread has panicked the engine has failed.
+            Input::Look(question) => drop(self.looks.send(LookInput::Question(question))),
             Input::Fetch { reply, .. } if self.is_draining => turn.releases.push(Release::Fetched(reply, Ok(vec![]))),
             Input::Fetch { id, fetch, reply } => {
                 turn.releases.extend(self.service.fetch(now, &self.queue, id, fetch, reply));
@@ -180,7 +186,7 @@ impl<Done> Owner<Done> {
             Input::CaughtUp(consumer) => self.service.caught_up(consumer),
             Input::Detach { unread, .. } if self.is_draining => self.give_back(unread, turn),
             Input::Detach { consumer, .. } => {
-                self.service.detach(consumer);
+                drop(self.service.detach(consumer));
                 let returned = self.queue.apply(now, Command::ReturnAll(consumer), None, &mut turn.effects);
                 returned.expect("returning all leases of a stream is never refused");
             }
@@ -213,7 +219,26 @@ impl<Done> Owner<Done> {
             Ok(found) => found.flatten(),
             Err(error) => return Err(unreadable(&error)),
         };
-        self.queue.apply(turn.now, command, found, &mut turn.effects)
+        match command {
+            Command::DeleteTopic { name, purge } => self.delete_topic(&name, purge, turn),
+            command => self.queue.apply(turn.now, command, found, &mut turn.effects),
+        }
+    }
+
+    /// Deletes a topic; whoever waits for its messages hears of it when that is durable.
+    fn delete_topic(&mut self, name: &TopicName, purge: bool, turn: &mut Turn) -> Result<Reply, Rejection> {
+        let command = Command::DeleteTopic { name: name.clone(), purge };
+        let reply = self.queue.apply(turn.now, command, None, &mut turn.effects)?;
+        if let Reply::TopicDeleted(deleted) = reply {
+            let (releases, consumers) = self.service.topic_deleted(deleted.id, name);
+            turn.releases.extend(releases);
+            for consumer in consumers {
+                let returned = self.queue.apply(turn.now, Command::ReturnAll(consumer), None, &mut turn.effects);
+                returned.expect("returning all leases of a stream is never refused");
+            }
+            self.tally.forget(deleted.id);
+        }
+        Ok(reply)
     }
 
     /// A fold is in pages: what is far may leave memory.
@@ -226,12 +251,13 @@ impl<Done> Owner<Done> {
         }
     }
 
-    /// The pages have changed: both readers are to know.
+    /// The pages have changed: all readers are to know.
     fn follow(&mut self, delta: Arc<DirectoryDelta>) {
         self.pages.get_mut().apply(&delta);
         self.queue.retry_loads();
         // It fails only if the load thread has panicked; then the engine has failed.
-        let _ended = self.loads.send(LoadInput::Delta(delta));
+        let _ended = self.loads.send(LoadInput::Delta(Arc::clone(&delta)));
+        let _ended = self.looks.send(LookInput::Delta(delta));
     }
 
     fn ask_for_loads(&mut self, now: Timestamp) {
@@ -247,6 +273,7 @@ impl<Done> Owner<Done> {
                 self.queue.set_aside(part, &mut turn.effects);
                 self.pages.get_mut().avoid(&part);
                 let _ended = self.loads.send(LoadInput::Avoid(part));
+                let _ended = self.looks.send(LookInput::Avoid(part));
             }
         }
     }
@@ -339,11 +366,13 @@ mod tests {
     use crate::queue::Restore;
     use crate::queue::change::{Restored, TopicRecord};
     use crate::queue::command::{ConsumerId, Due, FindRejection, KeyPolicy, LeaseRequest, Produce, Reply, Target};
+    use crate::queue::dead::{DeadQuery, StoredDead};
+    use crate::queue::due::FirstInPages;
     use crate::queue::far::Missing;
     use crate::queue::limits::Limits;
     use crate::queue::message::{Message, MessageId, TopicId};
     use crate::queue::settings::TopicSettings;
-    use crate::queue::values::{ConsumerName, Headers, TopicName};
+    use crate::queue::values::{ConsumerName, Headers};
     use crate::store::DirectoryDelta;
 
     /// An owner whose rounds are done by hand.
@@ -370,6 +399,7 @@ mod tests {
                 commits: CommitLane { sender },
                 pages: RefCell::new(Box::new(NoPages)),
                 loads: mpsc::channel().0,
+                looks: mpsc::channel().0,
                 damage: Damage::default(),
                 snapshot: None,
                 is_folding: false,
@@ -493,12 +523,20 @@ mod tests {
             Err(ReadError::Overtaken)
         }
 
-        fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
+        fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<StoredDead, ReadError> {
             Err(ReadError::Overtaken)
         }
 
-        fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
+        fn due(&mut self, _: TopicId, _: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
             Err(ReadError::Overtaken)
+        }
+
+        fn first_due(&mut self, _: TopicId, _: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+            Err(ReadError::Overtaken)
+        }
+
+        fn run(&self) -> u64 {
+            1
         }
     }
 
@@ -511,7 +549,8 @@ mod tests {
         let target = Target::Id(MessageId { topic: TopicId(1), birth_due: now, arrival: 0 });
         let sight = hand.owner.sight(now);
         let found = sight.message(&topic(), &target).map(|_| ());
-        let listed = sight.dead_letters(&topic(), None, 10).map(|_| ());
+        let query = DeadQuery { limit: 10, ..DeadQuery::default() };
+        let listed = sight.dead_letters(&topic(), &query).map(|_| ());
         assert_eq!((found, listed), (Err(FindRejection::PagesMoving), Err(FindRejection::PagesMoving)));
     }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::input::Input;
+use crate::queue::dead::StoredDead;
+use crate::queue::due::FirstInPages;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -27,22 +29,32 @@ pub trait Reads: Send + 'static {
     /// [`ReadError`].
     fn find(&mut self, missing: &Missing) -> Result<Option<Message>, ReadError>;
 
-    /// Dead letters of a topic after (time of death, arrival number), in that order.
+    /// Dead letters of a topic after (time of death, arrival number), in that order; a bounded number of pages is read.
     ///
     /// # Errors
     /// [`ReadError`].
-    fn dead(
-        &mut self,
-        topic: TopicId,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Message>, ReadError>;
+    fn dead(&mut self, topic: TopicId, after: Option<(Timestamp, u64)>, limit: usize) -> Result<StoredDead, ReadError>;
 
-    /// How many waiting messages of a topic are at or after `from` in its order and due before `until`.
+    /// How many waiting messages of a topic fall due in each of the spans between `edges`.
     ///
     /// # Errors
     /// [`ReadError`].
-    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError>;
+    fn due(&mut self, topic: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError>;
+
+    /// Due times of the first waiting messages of a topic from a place in its order on.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn first_due(&mut self, topic: TopicId, from: (Timestamp, u64)) -> Result<FirstInPages, ReadError>;
+
+    /// The last change of the pages that it follows.
+    fn run(&self) -> u64;
+
+    /// Pages that are listed of a topic.
+    fn pages_of(&self, topic: TopicId) -> u64 {
+        let _ = topic;
+        0
+    }
 
     /// What was found damaged, and left out, since the last call.
     fn take_damaged(&mut self) -> Vec<DamagedPart> {
@@ -68,17 +80,24 @@ impl Reads for Reader {
         Reader::find(self, missing)
     }
 
-    fn dead(
-        &mut self,
-        topic: TopicId,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Message>, ReadError> {
+    fn dead(&mut self, topic: TopicId, after: Option<(Timestamp, u64)>, limit: usize) -> Result<StoredDead, ReadError> {
         Reader::dead(self, topic, after, limit)
     }
 
-    fn due_counts(&mut self, topic: TopicId, from: (Timestamp, u64), until: Timestamp) -> Result<u64, ReadError> {
-        Reader::due_counts(self, topic, from, until)
+    fn due(&mut self, topic: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
+        Reader::due(self, topic, edges)
+    }
+
+    fn first_due(&mut self, topic: TopicId, from: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+        Reader::first_due(self, topic, from)
+    }
+
+    fn run(&self) -> u64 {
+        Reader::run(self)
+    }
+
+    fn pages_of(&self, topic: TopicId) -> u64 {
+        Reader::pages_of(self, topic)
     }
 
     fn take_damaged(&mut self) -> Vec<DamagedPart> {
@@ -105,12 +124,20 @@ impl Reads for NoPages {
         Ok(None)
     }
 
-    fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<Vec<Message>, ReadError> {
-        Ok(Vec::new())
+    fn dead(&mut self, _: TopicId, _: Option<(Timestamp, u64)>, _: usize) -> Result<StoredDead, ReadError> {
+        Ok(StoredDead::default())
     }
 
-    fn due_counts(&mut self, _: TopicId, _: (Timestamp, u64), _: Timestamp) -> Result<u64, ReadError> {
-        Ok(0)
+    fn due(&mut self, _: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
+        Ok(vec![0; edges.len().saturating_sub(1)])
+    }
+
+    fn first_due(&mut self, _: TopicId, _: (Timestamp, u64)) -> Result<FirstInPages, ReadError> {
+        Ok(FirstInPages { due: Vec::new(), is_all: true })
+    }
+
+    fn run(&self) -> u64 {
+        0
     }
 }
 

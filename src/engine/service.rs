@@ -106,11 +106,33 @@ impl Service {
     }
 
     /// Ends a stream; unknown ones were refused or ended before.
-    pub(super) fn detach(&mut self, consumer: ConsumerId) {
-        let Some(stream) = self.streams.remove(&consumer) else { return };
-        for (topic, window) in stream.windows {
+    pub(super) fn detach(&mut self, consumer: ConsumerId) -> Option<Stream> {
+        let mut stream = self.streams.remove(&consumer)?;
+        for (topic, window) in mem::take(&mut stream.windows) {
             self.leave(topic, window.turn, |ring| ring.streams -= 1);
         }
+        Some(stream)
+    }
+
+    /// A topic is gone: fetches on it are answered, and streams with a window on it end. Gives what is to be let out
+    /// when that is durable, and the streams, whose leases are to be given back.
+    pub(super) fn topic_deleted(&mut self, topic: TopicId, name: &TopicName) -> (Vec<Release>, Vec<ConsumerId>) {
+        let fetches = self.fetches.iter().filter(|(_, fetch)| fetch.topic == topic);
+        let fetches: Vec<FetchId> = fetches.map(|(&id, _)| id).collect();
+        let mut releases = Vec::new();
+        for id in fetches {
+            let fetch = self.end_fetch(id).expect("it was just seen");
+            releases.push(Release::Fetched(fetch.reply, Err(FindRejection::TopicNotFound(name.clone()))));
+        }
+        let streams = self.streams.iter().filter(|(_, stream)| stream.windows.contains_key(&topic));
+        let consumers: Vec<ConsumerId> = streams.map(|(&id, _)| id).collect();
+        for &id in &consumers {
+            let stream = self.detach(id).expect("it was just seen");
+            let name = name.clone();
+            // The reader sees the end when the last sender is gone.
+            releases.push(Release::Show(Box::new(move || stream.delivered.end(name)), None));
+        }
+        (releases, consumers)
     }
 
     /// A lease of the stream has ended: its window has room again.

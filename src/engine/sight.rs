@@ -1,9 +1,11 @@
 //! What a question to the engine can see.
 
 use std::cell::RefCell;
+use std::mem;
 use std::sync::atomic::Ordering;
 
-use super::handle::Seen;
+use super::due::{DueInPages, DueQuestion};
+use super::handle::{Reclaiming, Seen};
 use super::pages::Reads;
 use super::service::Service;
 use super::signals::Signals;
@@ -11,11 +13,20 @@ use super::stats::{BrokerStats, Stats, Tally, TopicStats};
 use crate::clock::Clock;
 use crate::queue::Queue;
 use crate::queue::change::TopicRecord;
-use crate::queue::command::{FindRejection, Target};
+use crate::queue::command::{DeletedTopic, FindRejection, Target};
+use crate::queue::dead::{DeadPage, DeadQuery};
+use crate::queue::limits::MAX_PAGE_SIZE;
 use crate::queue::time::Timestamp;
 use crate::queue::values::TopicName;
-use crate::queue::view::{LiveView, TopicCounts};
 use crate::store::ReadError;
+
+/// An answer to a question about counts.
+pub(super) enum StatsSeen {
+    /// The answer.
+    Whole(Box<Stats>),
+    /// This is to be counted in the pages first.
+    Needs(DueQuestion),
+}
 
 /// The state of the engine in the middle of a round.
 pub(super) struct Sight<'a> {
@@ -40,21 +51,38 @@ impl Sight<'_> {
         Ok(view.map(|view| Seen { view, consumers: streams + fetches, now: self.now }))
     }
 
-    pub(super) fn stats(&self, topic: Option<TopicName>) -> Result<Stats, FindRejection> {
-        let topics = match topic {
+    /// Counts and lateness of one topic or of all; or what is to be counted in the pages first.
+    pub(super) fn stats(
+        &self,
+        topic: Option<&TopicName>,
+        with_timeline: bool,
+        in_pages: Option<&DueInPages>,
+    ) -> Result<StatsSeen, FindRejection> {
+        let topics: Vec<&TopicRecord> = match topic {
             Some(name) => {
-                let record = self.queue.topic(&name).ok_or(FindRejection::TopicNotFound(name))?;
-                vec![self.topic_stats(record)]
+                vec![self.queue.topic(name).ok_or_else(|| FindRejection::TopicNotFound(name.clone()))?]
             }
-            None => self.queue.topics(None).map(|record| self.topic_stats(record)).collect(),
+            None => self.queue.topics(None).collect(),
         };
-        Ok(Stats { topics, broker: self.broker_stats() })
+        let in_pages = in_pages.filter(|counted| counted.is_valid(self.pages.borrow().run()));
+        if in_pages.is_none()
+            && let Some(question) = DueQuestion::about(self.queue, self.now, with_timeline, topics.iter().copied())
+        {
+            return Ok(StatsSeen::Needs(question));
+        }
+        let topics = topics.into_iter().map(|record| self.topic_stats(record, in_pages)).collect();
+        Ok(StatsSeen::Whole(Box::new(Stats { topics, broker: self.broker_stats() })))
     }
 
-    fn topic_stats(&self, record: &TopicRecord) -> TopicStats {
+    fn topic_stats(&self, record: &TopicRecord, in_pages: Option<&DueInPages>) -> TopicStats {
         let (consumers, waiting_fetches) = self.service.interested(record.id);
+        let mut counts = self.queue.counts(self.now, &record.name).expect("a topic that exists has counts");
+        let timeline = in_pages.and_then(|in_pages| in_pages.join(self.queue, &mut counts));
+        // What is on disk only is not due before the frontier; if that has passed, the pages have said what is due.
+        counts.scheduled += mem::take(&mut counts.stored);
         TopicStats {
-            counts: self.counts(record),
+            counts,
+            timeline,
             deliveries: self.tally.deliveries(record.id),
             lateness: self.tally.lateness(record.id),
             consumers,
@@ -62,44 +90,22 @@ impl Sight<'_> {
         }
     }
 
-    pub(super) fn dead_letters(
-        &self,
-        topic: &TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-    ) -> Result<Vec<LiveView>, FindRejection> {
+    /// Dead letters of a topic; see [`Queue::dead_letters`].
+    pub(super) fn dead_letters(&self, topic: &TopicName, query: &DeadQuery) -> Result<DeadPage, FindRejection> {
         let id = self.queue.topic(topic).ok_or_else(|| FindRejection::TopicNotFound(topic.clone()))?.id;
-        // What memory overrules is left out afterwards, so more may be needed than are asked for.
-        let (mut stored, mut from) = (Vec::new(), after);
-        loop {
-            let page = self.pages.borrow_mut().dead(id, from, limit);
-            let page = page.map_err(|error| unreadable(&error))?;
-            let is_end = page.len() < limit;
-            from = page.last().and_then(|last| Some((last.progress.dead?.1, last.id.arrival)));
-            stored.extend(page.into_iter().filter(|message| !self.queue.overrules(message.id.arrival)));
-            if is_end || stored.len() >= limit {
-                return self.queue.dead_letters(self.now, topic, after, limit, &stored);
-            }
-        }
+        // What memory overrules or the filter leaves out is read all the same; more than a page of a listing is not.
+        let stored = self.pages.borrow_mut().dead(id, query.begins_after(), MAX_PAGE_SIZE as usize);
+        let stored = stored.map_err(|error| unreadable(&error))?;
+        self.queue.dead_letters(self.now, topic, query, &stored)
     }
 
-    /// The counts of a topic, with what is on disk counted as scheduled or ready. Only if more is overdue than memory
-    /// holds, the two are told apart by the pages, which do not know yet what changed since the last fold; their
-    /// sum is exact.
-    fn counts(&self, record: &TopicRecord) -> TopicCounts {
-        let mut counts = self.queue.counts(self.now, &record.name).expect("a topic that exists has counts");
-        let overdue = counts
-            .frontier
-            .filter(|&frontier| frontier <= self.now)
-            .map_or(Ok(0), |frontier| self.pages.borrow_mut().due_counts(record.id, (frontier, 0), self.now.plus(1)));
-        // Damaged pages are reported where they are read for delivery.
-        let ready = overdue.unwrap_or(0).min(counts.stored);
-        counts.ready += ready;
-        counts.scheduled += counts.stored - ready;
-        counts
+    /// How far the room of a deleted topic is given back.
+    pub(super) fn reclaiming(&self, deleted: &DeletedTopic) -> Reclaiming {
+        let is_folded = deleted.generation.is_none_or(|generation| self.queue.is_deletion_folded(generation));
+        Reclaiming { pages: self.pages.borrow().pages_of(deleted.id), is_folded }
     }
 
-    fn broker_stats(&self) -> BrokerStats {
+    pub(super) fn broker_stats(&self) -> BrokerStats {
         BrokerStats {
             epoch: self.queue.epoch(),
             started_at: self.started_at,
@@ -114,7 +120,7 @@ impl Sight<'_> {
 }
 
 /// What is on disk cannot be read.
-fn unreadable(error: &ReadError) -> FindRejection {
+pub(super) fn unreadable(error: &ReadError) -> FindRejection {
     match error {
         ReadError::Overtaken => FindRejection::PagesMoving,
         ReadError::Damaged { .. } => FindRejection::Damaged(error.to_string()),

@@ -33,6 +33,8 @@ pub(super) struct Signals {
     pub(super) admission: Arc<Semaphore>,
     /// Commits since the start.
     pub(super) commits: AtomicU64,
+    /// How long reading the store took, milliseconds.
+    pub(super) opening_ms: AtomicU64,
     /// Folds since the start.
     pub(super) folds: AtomicU64,
     /// Size of the journal.
@@ -53,6 +55,7 @@ impl Signals {
             status: watch::Sender::new(Status::Serving),
             admission: Arc::new(Semaphore::new(admission_bytes)),
             commits: AtomicU64::new(0),
+            opening_ms: AtomicU64::new(0),
             folds: AtomicU64::new(0),
             journal_bytes: AtomicU64::new(0),
             is_journal_full: AtomicBool::new(false),

@@ -13,6 +13,7 @@ use super::commit::{CommitFailure, CommitLane, Commits, Committing, Folds, fold}
 use super::damage::Damage;
 use super::handle::{EngineHandle, Shared};
 use super::input::Input;
+use super::look::{LookInput, look};
 use super::owner::Owner;
 use super::pages::{LoadInput, Reads, load};
 use super::service::Service;
@@ -65,8 +66,8 @@ pub struct Parts<C: Commits> {
     pub commits: C,
     /// Its folding side.
     pub folds: C::Folds,
-    /// Two readers of what it folds: one for the owner, one for the load thread.
-    pub pages: [Box<dyn Reads>; 2],
+    /// Readers of what it folds: for the owner, the load thread and the look thread.
+    pub pages: [Box<dyn Reads>; 3],
     /// Seals receipts.
     pub receipt_key: ReceiptKey,
 }
@@ -102,18 +103,16 @@ pub fn start<C: Commits>(
         clock: clock.clone(),
         limits: *parts.queue.limits(),
         receipt_key: parts.receipt_key.clone(),
-        admission_bytes: settings.admission_bytes,
-        max_waiters: settings.max_waiters,
+        bounds: settings,
         waiters: Arc::new(Semaphore::new(settings.max_waiters)),
-        max_streams: settings.max_streams,
         streams: Arc::new(Semaphore::new(settings.max_streams)),
         backups: Arc::new(Semaphore::new(1)),
         next_id: AtomicU64::new(1),
         throttle: Throttle::new(),
     };
     parts.queue.grant_grace(clock.now(), RESTART_GRACE_MS);
-    let [pages, far_pages] = parts.pages;
-    let threads = Threads::spawn(parts.commits, parts.folds, far_pages, &clock, &signals, &owner_sender)?;
+    let [pages, far_pages, seen_pages] = parts.pages;
+    let threads = Threads::spawn(parts.commits, parts.folds, [far_pages, seen_pages], &clock, &signals, &owner_sender)?;
     let owner = Owner {
         started_at: clock.now(),
         last_round_at: clock.now(),
@@ -123,6 +122,7 @@ pub fn start<C: Commits>(
         commits: threads.lane,
         pages: RefCell::new(pages),
         loads: threads.loads,
+        looks: threads.looks,
         damage: Damage::default(),
         snapshot: None,
         is_folding: false,
@@ -151,14 +151,16 @@ struct Threads<Done> {
     lane: CommitLane<Done>,
     /// Dropping it ends the load thread.
     loads: mpsc::Sender<LoadInput>,
-    handles: [JoinHandle<()>; 3],
+    /// Dropping it ends the look thread.
+    looks: mpsc::Sender<LookInput>,
+    handles: [JoinHandle<()>; 4],
 }
 
 impl<Done: Send + 'static> Threads<Done> {
     fn spawn<C>(
         commits: C,
         folds: C::Folds,
-        far_pages: Box<dyn Reads>,
+        [far_pages, seen_pages]: [Box<dyn Reads>; 2],
         clock: &Clock,
         signals: &Arc<Signals>,
         owner: &mpsc::Sender<Input>,
@@ -196,7 +198,13 @@ impl<Done: Send + 'static> Threads<Done> {
             let _sentinel = load_sentinel;
             load(far_pages, &load_inbox, &load_owner);
         })?;
-        Ok(Self { lane, loads, handles: [commit_thread, fold_thread, load_thread] })
+        let (looks, look_inbox) = mpsc::channel();
+        let (look_sentinel, look_owner) = (sentinel(), owner.clone());
+        let look_thread = spawn("duewheel-look", move || {
+            let _sentinel = look_sentinel;
+            look(seen_pages, &look_inbox, &look_owner);
+        })?;
+        Ok(Self { lane, loads, looks, handles: [commit_thread, fold_thread, load_thread, look_thread] })
     }
 }
 

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+use super::due::DueSpan;
 use super::reserve::DiskView;
+use super::start::EngineSettings;
+use crate::clock::ClockState;
 use crate::queue::command::Delivery;
+use crate::queue::limits::Limits;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 use crate::queue::view::TopicCounts;
@@ -24,6 +28,8 @@ pub struct Stats {
 pub struct TopicStats {
     /// Messages by state, and ever.
     pub counts: TopicCounts,
+    /// What is scheduled, by due time, if it was asked for: minutes, hours, days, and a last span without an end.
+    pub timeline: Option<Vec<DueSpan>>,
     /// Deliveries since the start of the broker.
     pub deliveries: u64,
     /// Of these deliveries.
@@ -68,6 +74,23 @@ pub struct BrokerStats {
     pub disk: Option<DiskView>,
 }
 
+/// The broker and what it runs by.
+#[derive(Clone, Copy, Debug)]
+pub struct BrokerView {
+    /// Its numbers.
+    pub stats: BrokerStats,
+    /// Version of the format of the store.
+    pub data_format: u32,
+    /// How long it took to read the store, milliseconds.
+    pub opening_ms: u64,
+    /// Its clock.
+    pub clock: ClockState,
+    /// The limits of the queue.
+    pub limits: Limits,
+    /// The bounds of the engine.
+    pub bounds: EngineSettings,
+}
+
 /// Counts deliveries and their lateness, per topic.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -85,6 +108,11 @@ impl Tally {
             let late_ms = delivery.delivered_at.since(delivery.message.progress.due_at);
             histogram.record(late_ms).expect("the histogram grows as far as needed");
         }
+    }
+
+    /// The topic is gone.
+    pub(super) fn forget(&mut self, topic: TopicId) {
+        self.topics.remove(&topic);
     }
 
     /// Deliveries of the topic.

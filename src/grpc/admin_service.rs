@@ -1,20 +1,27 @@
 //! `duewheel.v1.AdminService`.
 
-use prost::Message as _;
 use tokio::sync::Mutex;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::broker::Broker;
+use super::dead_job::Job;
 use super::errors::Fault;
 use super::queue_service::apply;
-use super::{FRAME_BYTES, backup, from_wire, page_token, to_wire, topic_settings};
+use super::{
+    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token,
+    time, to_wire, topic_settings,
+};
 use crate::engine::EngineHandle;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
 use crate::queue::change::TopicRecord;
 use crate::queue::command::{Command, Reply};
+use crate::queue::limits::{DEFAULT_PURGE_RATE, DEFAULT_REDRIVE_RATE};
 use crate::queue::values::TopicName;
-use crate::queue::view::LiveView;
+
+/// Answers of a call that is answered more than once.
+type Answers<T> = ReceiverStream<Result<T, Status>>;
 
 /// Serves `AdminService` on a broker.
 pub struct Admin {
@@ -103,9 +110,17 @@ impl AdminService for Admin {
     }
 
     async fn get_stats(&self, request: Request<pb::GetStatsRequest>) -> Result<Response<pb::GetStatsResponse>, Status> {
-        let (engine, name) = (self.broker.engine()?, &request.get_ref().topic);
+        let engine = self.broker.engine()?;
+        let pb::GetStatsRequest { topic: name, timeline } = request.get_ref();
         let topic = if name.is_empty() { None } else { Some(from_wire::topic("topic", name)?) };
-        let stats = engine.stats(topic).await.map_err(Fault::from)?.map_err(Fault::from)?;
+        let stats = match topic {
+            Some(topic) if *timeline => engine.stats_with_timeline(topic).await,
+            None if *timeline => {
+                return Err(Fault::invalid("timeline", "needs a topic; name one in 'topic'").into());
+            }
+            topic => engine.stats(topic).await,
+        };
+        let stats = stats.map_err(Fault::from)?.map_err(Fault::from)?;
         let topics = stats.topics.iter().map(to_wire::topic_stats).collect();
         Ok(Response::new(pb::GetStatsResponse { topics, broker: Some(to_wire::broker_stats(&stats.broker)) }))
     }
@@ -114,31 +129,100 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::ListDeadLettersRequest>,
     ) -> Result<Response<pb::ListDeadLettersResponse>, Status> {
-        let (engine, request) = (self.broker.engine()?, request.into_inner());
-        let topic = from_wire::topic("topic", &request.topic)?;
-        let size = page_token::page_size(request.page_size)?;
-        let after = page_token::parse_dead_letters(&request.page_token, &topic)?;
-        let listed = engine.dead_letters(topic.clone(), after, size + 1).await;
-        let views = listed.map_err(Fault::from)?.map_err(Fault::from)?;
-        Ok(Response::new(dead_letter_page(engine, &topic, views, size)))
+        Ok(Response::new(dead_letters::list(self.broker.engine()?, request.get_ref()).await?))
     }
+
+    type RedriveDeadLettersStream = Answers<pb::RedriveDeadLettersResponse>;
 
     async fn redrive_dead_letters(
         &self,
         request: Request<pb::RedriveDeadLettersRequest>,
-    ) -> Result<Response<pb::RedriveDeadLettersResponse>, Status> {
-        let engine = self.broker.engine()?;
-        let commands = from_wire::redrive(request.get_ref())?;
-        let is_batch = commands.len() > 1;
-        let mut results = Vec::with_capacity(commands.len());
-        for answer in engine.apply_all(commands).await.map_err(Fault::from)? {
-            let answer = answer.map_err(Fault::from);
-            match answer.map_err(|fault| if is_batch { fault.of_batch() } else { fault })? {
-                Reply::Redrive(reply) => results.push(to_wire::redriven(reply).into()),
-                other => unreachable!("a redrive is not answered by {other:?}"),
-            }
+    ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
+        let (engine, request) = (self.broker.engine()?, request.into_inner());
+        let topic = from_wire::topic("topic", &request.topic)?;
+        let job = Job {
+            engine: engine.clone(),
+            selection: dead_letters::selection(&request.ids, request.filter.as_ref(), request.limit)?,
+            rate: dead_job::rate(request.rate_per_second, DEFAULT_REDRIVE_RATE)?,
+            dry_run: request.dry_run,
+            command: Command::Redrive,
+            answer: to_wire::redrive_progress,
+            topic,
+        };
+        find_topic(engine, &job.topic).await?;
+        Ok(Response::new(dead_job::start(job)))
+    }
+
+    type PurgeDeadLettersStream = Answers<pb::PurgeDeadLettersResponse>;
+
+    async fn purge_dead_letters(
+        &self,
+        request: Request<pb::PurgeDeadLettersRequest>,
+    ) -> Result<Response<Self::PurgeDeadLettersStream>, Status> {
+        let (engine, request) = (self.broker.engine()?, request.into_inner());
+        let topic = from_wire::topic("topic", &request.topic)?;
+        let job = Job {
+            engine: engine.clone(),
+            selection: dead_letters::selection(&request.ids, request.filter.as_ref(), request.limit)?,
+            rate: dead_job::rate(request.rate_per_second, DEFAULT_PURGE_RATE)?,
+            dry_run: request.dry_run,
+            command: Command::Purge,
+            answer: to_wire::purge_progress,
+            topic,
+        };
+        find_topic(engine, &job.topic).await?;
+        Ok(Response::new(dead_job::start(job)))
+    }
+
+    type ExportDeadLettersStream = Answers<pb::ExportDeadLettersResponse>;
+
+    async fn export_dead_letters(
+        &self,
+        request: Request<pb::ExportDeadLettersRequest>,
+    ) -> Result<Response<Self::ExportDeadLettersStream>, Status> {
+        let (engine, request) = (self.broker.engine()?, request.into_inner());
+        let topic = from_wire::topic("topic", &request.topic)?;
+        let filter = dead_letters::filter_from_wire(&request.filter.unwrap_or_default());
+        let filter = filter.map_err(|fault| fault.under("filter"))?;
+        find_topic(engine, &topic).await?;
+        Ok(Response::new(dead_export::start(engine.clone(), topic, filter)))
+    }
+
+    type DeleteTopicStream = Answers<pb::DeleteTopicResponse>;
+
+    async fn delete_topic(
+        &self,
+        request: Request<pb::DeleteTopicRequest>,
+    ) -> Result<Response<Self::DeleteTopicStream>, Status> {
+        let (engine, request) = (self.broker.engine()?, request.get_ref());
+        let name = from_wire::topic("name", &request.name)?;
+        match apply(engine, Command::DeleteTopic { name, purge: request.purge }).await? {
+            Reply::TopicDeleted(deleted) => Ok(Response::new(delete_topic::tell(engine.clone(), deleted))),
+            other => unreachable!("a deletion is not answered by {other:?}"),
         }
-        Ok(Response::new(pb::RedriveDeadLettersResponse { results }))
+    }
+
+    async fn list_messages(
+        &self,
+        request: Request<pb::ListMessagesRequest>,
+    ) -> Result<Response<pb::ListMessagesResponse>, Status> {
+        Ok(Response::new(list::messages(self.broker.engine()?, request.into_inner()).await?))
+    }
+
+    async fn get_broker(&self, _: Request<pb::GetBrokerRequest>) -> Result<Response<pb::GetBrokerResponse>, Status> {
+        let view = self.broker.engine()?.broker().await.map_err(Fault::from)?;
+        Ok(Response::new(pb::GetBrokerResponse { broker: Some(broker_info::info(&view)) }))
+    }
+
+    async fn adopt_clock(
+        &self,
+        request: Request<pb::AdoptClockRequest>,
+    ) -> Result<Response<pb::AdoptClockResponse>, Status> {
+        let engine = self.broker.engine()?;
+        let expected = request.get_ref().expected_offset;
+        let expected = expected.map(|span| time::signed_span_ms("expected_offset", span)).transpose()?;
+        let adoption = engine.adopt_clock(expected).await.map_err(Fault::from)?.map_err(Fault::from)?;
+        Ok(Response::new(broker_info::adopted(&adoption)))
     }
 
     type BackupStream = backup::Responses;
@@ -158,30 +242,4 @@ async fn put_topic(engine: &EngineHandle, command: Command) -> Result<Option<pb:
         Reply::Topic(record) => Ok(Some(to_wire::topic(&record))),
         other => unreachable!("a topic command is not answered by {other:?}"),
     }
-}
-
-/// A page of up to `size` dead letters; shorter if their histories are long.
-fn dead_letter_page(
-    engine: &EngineHandle,
-    topic: &TopicName,
-    views: Vec<LiveView>,
-    size: usize,
-) -> pb::ListDeadLettersResponse {
-    let mut page = pb::ListDeadLettersResponse::default();
-    let (mut bytes, mut last, count) = (0, None, views.len());
-    for view in views.into_iter().take(size) {
-        if bytes >= FRAME_BYTES {
-            break;
-        }
-        last = view.message.progress.dead.map(|(_, at)| (at, view.message.id.arrival));
-        let info = to_wire::dead_letter(view, engine.now());
-        bytes += info.encoded_len();
-        page.messages.push(info);
-    }
-    if page.messages.len() < count
-        && let Some((at, arrival)) = last
-    {
-        page.next_page_token = page_token::dead_letters_after(topic, at, arrival);
-    }
-    page
 }

@@ -5,7 +5,8 @@
 //! client. So an unread stream holds its window and one frame, and blocks nobody else.
 //!
 //! Dropping the engine's `Consumer` gives the leases back. That happens when the client's side ends, after
-//! the settlements it had sent are applied; if the broker ends the stream, the engine keeps the leases.
+//! the settlements it had sent are applied; if the broker stops, the engine keeps the leases. When a topic of a stream is
+//! deleted, the stream ends as a whole.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::engine::{Consumer, EngineHandle};
 use crate::pb::consume_request::Frame;
 use crate::pb::{ConsumeRequest, ConsumeResponse, SettlementResults};
 use crate::queue::command::Delivery;
+use crate::queue::values::TopicName;
 
 /// Frames that wait for the connection.
 const WAITING_FRAMES: usize = 2;
@@ -69,6 +71,10 @@ async fn run(engine: EngineHandle, mut requests: Streaming<ConsumeRequest>, fram
             stream.flush(frames).await;
             result
         }
+        Ending::Deleted(topic) => {
+            stream.flush(frames).await;
+            Err(Fault::topic_not_found(&topic))
+        }
         Ending::Broker => {
             stream.flush(frames).await;
             Err(stopped(stream.engine.clone()).await)
@@ -102,6 +108,8 @@ enum Ending {
     Gone,
     /// The client has finished, or has sent what cannot be served.
     Client(Result<(), Fault>),
+    /// A topic of the stream was deleted.
+    Deleted(TopicName),
     /// The broker drains or has failed.
     Broker,
 }
@@ -130,7 +138,7 @@ impl Stream {
                 results = self.pipeline.next(), if may_answer => self.settled(settlement_results(results)),
                 batch = self.consumer.next(), if may_deliver => match batch {
                     Some(batch) => self.taken.extend(batch),
-                    None => return Ending::Broker,
+                    None => return self.ending(),
                 },
                 request = requests.message(), if may_take => match request.map(|request| request.map(|r| r.frame)) {
                     Ok(Some(frame)) => match self.settlements(frame) {
@@ -146,6 +154,11 @@ impl Stream {
                 },
             }
         }
+    }
+
+    /// Why the engine has ended the stream.
+    fn ending(&self) -> Ending {
+        self.consumer.deleted_topic().map_or(Ending::Broker, |topic| Ending::Deleted(topic.clone()))
     }
 
     fn settlements(&self, frame: Option<Frame>) -> Result<Batch, Fault> {

@@ -11,6 +11,7 @@ use prost_types::Any;
 use tonic::{Code, Status};
 use tonic_types::pb;
 
+use crate::clock::AdoptError;
 use crate::engine::{BackupError, EngineError};
 use crate::queue::change::Outcome;
 use crate::queue::command::{FindRejection, ProduceRejection, Rejection, SettleRejection, TopicRejection};
@@ -28,6 +29,9 @@ pub mod reason {
     pub const TOPIC_NOT_FOUND: &str = "TOPIC_NOT_FOUND";
     /// The name of a new topic is taken; metadata `topic`. `ALREADY_EXISTS`.
     pub const TOPIC_EXISTS: &str = "TOPIC_EXISTS";
+    /// The topic has messages and was not to be purged; metadata `topic`, `waiting`, `leased`, `dead`.
+    /// `FAILED_PRECONDITION`.
+    pub const TOPIC_NOT_EMPTY: &str = "TOPIC_NOT_EMPTY";
     /// The broker has as many topics as it may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_TOPICS: &str = "TOO_MANY_TOPICS";
     /// The message is neither live nor remembered. `NOT_FOUND`.
@@ -60,6 +64,11 @@ pub mod reason {
     /// The disk has less room than the reserve, so produce is refused; metadata `limit` (the reserve) and `free`, bytes.
     /// `RESOURCE_EXHAUSTED`.
     pub const DISK_RESERVE: &str = "DISK_RESERVE";
+    /// The offset of the wall clock is not the expected one; metadata `offset_ms`. `FAILED_PRECONDITION`.
+    pub const CLOCK_OFFSET_CHANGED: &str = "CLOCK_OFFSET_CHANGED";
+    /// The wall clock is too far behind to be followed without a restart; metadata `behind_ms` and `limit` (milliseconds).
+    /// `FAILED_PRECONDITION`.
+    pub const CLOCK_TOO_FAR_BEHIND: &str = "CLOCK_TOO_FAR_BEHIND";
     /// As many `Fetch` calls wait as may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_WAITERS: &str = "TOO_MANY_WAITERS";
     /// Another backup is being taken; only one runs at a time. `RESOURCE_EXHAUSTED`.
@@ -130,12 +139,6 @@ impl Fault {
 
     fn pages_moving(text: String) -> Self {
         Self::new(Code::Unavailable, reason::PAGES_MOVING, text).retry_after(RETRY_SOON)
-    }
-
-    /// The same fault of one item in a batch that is answered as a whole: others may have been done.
-    pub(crate) fn of_batch(mut self) -> Self {
-        self.0.outcome = "unknown";
-        self
     }
 
     /// The broker reads its store.
@@ -253,6 +256,20 @@ impl From<BackupError> for Fault {
     }
 }
 
+impl From<AdoptError> for Fault {
+    fn from(error: AdoptError) -> Self {
+        let text = error.to_string();
+        match error {
+            AdoptError::OffsetChanged { offset_ms, .. } => {
+                precondition(reason::CLOCK_OFFSET_CHANGED, text).with("offset_ms", &offset_ms)
+            }
+            AdoptError::TooFarBehind { behind_ms, max_ms } => {
+                precondition(reason::CLOCK_TOO_FAR_BEHIND, text).with("behind_ms", &behind_ms).with("limit", &max_ms)
+            }
+        }
+    }
+}
+
 impl From<Rejection> for Fault {
     fn from(rejection: Rejection) -> Self {
         match rejection {
@@ -275,6 +292,11 @@ impl From<TopicRejection> for Fault {
                 Self::new(Code::AlreadyExists, reason::TOPIC_EXISTS, text).with("topic", &topic)
             }
             TopicRejection::TooMany(limit) => exhausted(reason::TOO_MANY_TOPICS, text, limit),
+            TopicRejection::NotEmpty { topic, waiting, leased, dead } => precondition(reason::TOPIC_NOT_EMPTY, text)
+                .with("topic", &topic)
+                .with("waiting", &waiting)
+                .with("leased", &leased)
+                .with("dead", &dead),
             TopicRejection::Invalid(invalid) => invalid.into(),
         }
     }

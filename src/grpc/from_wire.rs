@@ -52,11 +52,15 @@ fn new_message(topic: &TopicName, message: pb::NewMessage) -> Result<Produce, Fa
 }
 
 /// An empty text means that the field is not set.
-fn optional<T, E: Into<Fault>>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Option<T>, Fault> {
+pub(super) fn optional<T, E: Into<Fault>>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<Option<T>, Fault> {
     if text.is_empty() { Ok(None) } else { parse(text).map(Some).map_err(Into::into) }
 }
 
-fn unknown(path: &str, number: i32) -> Fault {
+/// A number that is none of an enum's.
+pub(super) fn unknown(path: &str, number: i32) -> Fault {
     Fault::invalid(path, format!("{number} is not a value of this enum"))
 }
 
@@ -225,16 +229,4 @@ pub(super) fn reschedule(request: pb::RescheduleRequest) -> Result<Command, Faul
         None => return Err(Fault::invalid("due", "is required: a delay or due_at")),
     };
     Ok(Command::Reschedule { topic, target, due })
-}
-
-/// The dead letters of a redrive. An id that is malformed makes the whole request malformed, since the
-/// result of an item has no place for an error.
-pub(super) fn redrive(request: &pb::RedriveDeadLettersRequest) -> Result<Vec<Command>, Fault> {
-    let topic = topic("topic", &request.topic)?;
-    check_count("ids", request.ids.len())?;
-    let command = |(index, id): (usize, &String)| {
-        let id = id.parse().map_err(|_| Fault::invalid(format!("ids[{index}]"), "is not a message id"))?;
-        Ok(Command::Redrive { topic: topic.clone(), id })
-    };
-    request.ids.iter().enumerate().map(command).collect()
 }

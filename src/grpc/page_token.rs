@@ -34,26 +34,53 @@ pub(super) fn parse_topics(token: &str) -> Result<Option<TopicName>, Fault> {
     name.map(Some).ok_or_else(foreign)
 }
 
-/// The token of the page of dead letters of `topic` after the one that died at `at` with number `arrival`.
-pub(super) fn dead_letters_after(topic: &TopicName, at: Timestamp, arrival: u64) -> String {
-    encode(DEAD_LETTERS, &[at.as_millis(), arrival], topic.as_str().as_bytes())
+/// The token of the page of dead letters of `topic` after the place (time of death, arrival number). `query` is a sum over
+/// the filter.
+pub(super) fn dead_letters_after(topic: &TopicName, query: u32, (at, arrival): (Timestamp, u64)) -> String {
+    encode(DEAD_LETTERS, &[at.as_millis(), arrival, query.into()], topic.as_str().as_bytes())
 }
 
 /// The dead letter after which the page starts; `None`: at the first.
-pub(super) fn parse_dead_letters(token: &str, topic: &TopicName) -> Result<Option<(Timestamp, u64)>, Fault> {
+pub(super) fn parse_dead_letters(
+    token: &str,
+    topic: &TopicName,
+    query: u32,
+) -> Result<Option<(Timestamp, u64)>, Fault> {
     if token.is_empty() {
         return Ok(None);
     }
     let bytes = decode(token, DEAD_LETTERS).ok_or_else(foreign)?;
     let (at, rest) = bytes.split_first_chunk::<8>().ok_or_else(foreign)?;
-    let (arrival, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
-    if name != topic.as_str().as_bytes() {
+    let (arrival, rest) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (of, name) = rest.split_first_chunk::<8>().ok_or_else(foreign)?;
+    if u64::from_be_bytes(*of) != u64::from(query) || name != topic.as_str().as_bytes() {
         return Err(foreign());
     }
     Ok(Some((Timestamp::from_millis(u64::from_be_bytes(*at)), u64::from_be_bytes(*arrival))))
 }
 
+/// The token of the page of a listing of messages from a place in its order on. `query` is all else that was asked
+/// for.
+pub(super) fn messages_from(query: &[u8], (at, arrival): (Timestamp, u64)) -> String {
+    encode(MESSAGES, &[at.as_millis(), arrival, crc32c::crc32c(query).into()], &[])
+}
+
+/// Where the page starts; `None`: at the first.
+pub(super) fn parse_messages(token: &str, query: &[u8]) -> Result<Option<(Timestamp, u64)>, Fault> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let bytes = decode(token, MESSAGES).ok_or_else(foreign)?;
+    let bytes: &[u8; 24] = bytes.as_slice().try_into().map_err(|_| foreign())?;
+    let number = |n: usize| u64::from_be_bytes(bytes[n * 8..][..8].try_into().expect("eight bytes"));
+    if number(2) != u64::from(crc32c::crc32c(query)) {
+        return Err(Fault::invalid("page_token", "belongs to another query; repeat the query that returned it"));
+    }
+    Ok(Some((Timestamp::from_millis(number(0)), number(1))))
+}
+
 const TOPICS: u8 = b't';
+const MESSAGES: u8 = b'm';
 const DEAD_LETTERS: u8 = b'd';
 
 fn foreign() -> Fault {
@@ -93,11 +120,17 @@ mod tests {
         let topics = topics_after(&orders);
         assert_eq!(parse_topics(&topics).ok(), Some(Some(orders.clone())));
         assert_eq!(parse_topics("").ok(), Some(None));
-        let dead = dead_letters_after(&orders, Timestamp::from_millis(7), 9);
-        assert_eq!(parse_dead_letters(&dead, &orders).ok(), Some(Some((Timestamp::from_millis(7), 9))));
+        let dead = dead_letters_after(&orders, 5, (Timestamp::from_millis(7), 9));
+        assert_eq!(parse_dead_letters(&dead, &orders, 5).ok(), Some(Some((Timestamp::from_millis(7), 9))));
+        let messages = messages_from(b"q", (Timestamp::from_millis(7), 9));
+        assert_eq!(parse_messages(&messages, b"q").ok(), Some(Some((Timestamp::from_millis(7), 9))));
+        assert_eq!(parse_messages("", b"q").ok(), Some(None));
         for (what, refused) in [
-            ("of another topic", parse_dead_letters(&dead, &other).is_err()),
-            ("of another listing", parse_dead_letters(&topics, &orders).is_err() && parse_topics(&dead).is_err()),
+            ("of another topic", parse_dead_letters(&dead, &other, 5).is_err()),
+            ("of another filter", parse_dead_letters(&dead, &orders, 6).is_err()),
+            ("of another listing", parse_dead_letters(&topics, &orders, 5).is_err() && parse_topics(&dead).is_err()),
+            ("of another query", parse_messages(&messages, b"other").is_err()),
+            ("of messages", parse_topics(&messages).is_err() && parse_messages(&dead, b"q").is_err()),
             ("cut", parse_topics(&topics[2..]).is_err() && parse_topics(&topics[1..]).is_err()),
             ("not hexadecimal", parse_topics("zz").is_err() && parse_topics("é").is_err()),
             ("one digit changed", parse_topics(&topics.replacen('6', "7", 1)).is_err()),

@@ -71,6 +71,20 @@ pub(super) fn signed_span_to_wire(ms: i64) -> Duration {
     if ms < 0 { Duration { seconds: -seconds, nanos: -nanos } } else { Duration { seconds, nanos } }
 }
 
+/// Milliseconds of a span at `path` that may be negative.
+pub(super) fn signed_span_ms(path: &str, span: Duration) -> Result<i64, Fault> {
+    let is_negative = span.seconds < 0 || span.nanos < 0;
+    let absolute = if is_negative {
+        // What cannot be turned round is not valid, and is refused as it is.
+        let turned = span.seconds.checked_neg().zip(span.nanos.checked_neg());
+        turned.map_or(span, |(seconds, nanos)| Duration { seconds, nanos })
+    } else {
+        span
+    };
+    let ms = i64::try_from(span_ms(path, absolute)?).expect("10,000 years of milliseconds fit i64");
+    Ok(if is_negative { -ms } else { ms })
+}
+
 fn split(ms: u64) -> (i64, i32) {
     let seconds = i64::try_from(ms / 1_000).expect("a thousandth of u64 fits i64");
     let nanos = i32::try_from(ms % 1_000 * NANOS_PER_MS).expect("less than a second of nanoseconds fits i32");
@@ -124,5 +138,11 @@ mod tests {
         let at = Timestamp::from_millis(1_790_000_000_123);
         assert_eq!(instant("due_at", to_wire(at)).ok(), Some(at));
         assert_eq!(signed_span_to_wire(-1_500), Duration { seconds: -1, nanos: -500_000_000 });
+        for ms in [0, 1, -1, 1_500, -1_500, 315_576_000_000_000, -315_576_000_000_000] {
+            assert_eq!(signed_span_ms("offset", signed_span_to_wire(ms)).ok(), Some(ms));
+        }
+        for (seconds, nanos) in [(1, -1), (-1, 1), (i64::MIN, 0), (0, i32::MIN), (-315_576_000_001, 0)] {
+            assert!(signed_span_ms("offset", Duration { seconds, nanos }).is_err(), "{seconds} s {nanos} ns");
+        }
     }
 }

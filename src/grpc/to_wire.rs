@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::batch::Results;
+use super::dead_job::{Fate, Tally};
 use super::time::{signed_span_to_wire, span_to_wire, to_wire};
 use super::topic_settings;
 use super::why::why;
-use crate::engine::{BrokerStats, Seen, TopicStats};
+use crate::engine::{BrokerStats, DueSpan, Seen, TopicStats};
 use crate::pb;
 use crate::queue::change::{Finished, Outcome, TopicRecord};
-use crate::queue::command::{CancelReply, Delivery, Ending, Nacked, Produced, RedriveReply, Reply, RescheduleReply};
+use crate::queue::command::{CancelReply, Delivery, Ending, Nacked, Produced, Reply, RescheduleReply};
 use crate::queue::message::{DeadReason, DeliveryOutcome, HistoryEntry};
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::schedule::RetrySchedule;
@@ -132,13 +133,40 @@ fn outcome_to_wire(outcome: Outcome) -> pb::Outcome {
     }
 }
 
-/// What a redrive found.
-pub(super) fn redriven(reply: RedriveReply) -> pb::RedriveStatus {
-    match reply {
-        RedriveReply::Redriven => pb::RedriveStatus::Redriven,
-        RedriveReply::KeyInUse => pb::RedriveStatus::KeyInUse,
-        RedriveReply::NotDead => pb::RedriveStatus::NotDead,
-        RedriveReply::NotFound => pb::RedriveStatus::NotFound,
+/// How far a redrive is.
+pub(super) fn redrive_progress(tally: &Tally, fates: &[Fate]) -> pb::RedriveDeadLettersResponse {
+    let status = |fate: &Fate| match fate {
+        Fate::Done => pb::RedriveStatus::Redriven,
+        Fate::KeyInUse => pb::RedriveStatus::KeyInUse,
+        Fate::NotDead => pb::RedriveStatus::NotDead,
+        Fate::NotFound => pb::RedriveStatus::NotFound,
+    };
+    pb::RedriveDeadLettersResponse {
+        results: fates.iter().map(|fate| status(fate).into()).collect(),
+        matched: tally.matched,
+        redriven: tally.done,
+        key_in_use: tally.key_in_use,
+        not_dead: tally.not_dead,
+        not_found: tally.not_found,
+        remaining: tally.remaining,
+    }
+}
+
+/// How far a purge is.
+pub(super) fn purge_progress(tally: &Tally, fates: &[Fate]) -> pb::PurgeDeadLettersResponse {
+    let status = |fate: &Fate| match fate {
+        Fate::Done => pb::PurgeStatus::Purged,
+        Fate::KeyInUse => unreachable!("a purge asks for no key"),
+        Fate::NotDead => pb::PurgeStatus::NotDead,
+        Fate::NotFound => pb::PurgeStatus::NotFound,
+    };
+    pb::PurgeDeadLettersResponse {
+        results: fates.iter().map(|fate| status(fate).into()).collect(),
+        matched: tally.matched,
+        purged: tally.done,
+        not_dead: tally.not_dead,
+        not_found: tally.not_found,
+        remaining: tally.remaining,
     }
 }
 
@@ -152,10 +180,17 @@ pub(super) fn seen(topic: &TopicName, seen: &Seen, omit_body: bool) -> pb::Messa
     info
 }
 
-/// A dead letter, without body and headers.
-pub(super) fn dead_letter(view: LiveView, now: Timestamp) -> pb::MessageInfo {
-    let mut info = live(&view, true);
+/// A dead letter.
+pub(super) fn dead_letter(view: LiveView, now: Timestamp, omit_body: bool) -> pb::MessageInfo {
+    let mut info = live(&view, omit_body);
     info.why = why(&Seen { view: MessageView::Live(Box::new(view)), consumers: 0, now });
+    info
+}
+
+/// A message of a listing, without body and headers.
+pub(super) fn listed(view: LiveView, consumers: usize, now: Timestamp) -> pb::MessageInfo {
+    let mut info = live(&view, true);
+    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), consumers, now });
     info
 }
 
@@ -261,7 +296,7 @@ pub(super) fn topic(record: &TopicRecord) -> pb::Topic {
 
 /// Counts and lateness of a topic.
 pub(super) fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
-    let TopicStats { counts, deliveries, lateness, consumers, waiting_fetches } = stats;
+    let TopicStats { counts, timeline, deliveries, lateness, consumers, waiting_fetches } = stats;
     let totals = &counts.totals;
     pb::TopicStats {
         topic: counts.topic.name.as_str().to_owned(),
@@ -286,7 +321,13 @@ pub(super) fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
         }),
         consumers: u32::try_from(*consumers).unwrap_or(u32::MAX),
         waiting_fetches: u32::try_from(*waiting_fetches).unwrap_or(u32::MAX),
+        timeline: timeline.iter().flatten().map(due_span).collect(),
     }
+}
+
+fn due_span(span: &DueSpan) -> pb::DueSpan {
+    let until = (span.until != Timestamp::MAX).then(|| to_wire(span.until));
+    pb::DueSpan { from: Some(to_wire(span.from)), until, count: span.count }
 }
 
 /// The state of the broker.

@@ -50,7 +50,7 @@ fn live(view: &LiveView, consumers: usize, now: Timestamp) -> String {
                 Some(0) => "no message is ahead of it".to_owned(),
                 Some(1) => "1 message is ahead of it".to_owned(),
                 Some(ahead) => format!("{ahead} messages are ahead of it"),
-                None => "many messages are ahead of it".to_owned(),
+                None => "how many are ahead of it was not counted".to_owned(),
             };
             format!("It is ready and waits for a consumer with room in its window; {ahead}.")
         }

@@ -1,9 +1,9 @@
 //! Cancelling, rescheduling and redriving messages by name.
 
 use super::change::Outcome;
-use super::command::{CancelReply, Due, Ending, FindRejection, RedriveReply, RescheduleReply, Target};
+use super::command::{CancelReply, DeadLetter, Due, Ending, FindRejection, RedriveReply, RescheduleReply, Target};
 use super::entry::{Entry, State};
-use super::message::{MessageId, TopicId};
+use super::message::TopicId;
 use super::state::{Effects, Found, Queue};
 use super::time::Timestamp;
 use super::values::{Key, TopicName};
@@ -81,16 +81,17 @@ impl Queue {
     pub(super) fn redrive(
         &mut self,
         now: Timestamp,
-        topic: &TopicName,
-        id: MessageId,
+        letter: &DeadLetter,
         effects: &mut Effects,
     ) -> Result<RedriveReply, FindRejection> {
-        let topic = self.existing(topic)?;
-        let Found::Live(index) = self.find(topic, &Target::Id(id), now) else { return Ok(RedriveReply::NotFound) };
-        let Entry { message, state, .. } = &self.entries[index as usize];
-        if !matches!(state, State::Dead) {
+        let topic = self.existing(&letter.topic)?;
+        let Found::Live(index) = self.find(topic, &Target::Id(letter.id), now) else {
+            return Ok(RedriveReply::NotFound);
+        };
+        if !self.is_that_letter(index, letter) {
             return Ok(RedriveReply::NotDead);
         }
+        let message = self.message(index);
         if message.content.key.as_ref().is_some_and(|key| self.is_held_by_another(topic, key, index)) {
             return Ok(RedriveReply::KeyInUse);
         }

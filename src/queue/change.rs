@@ -11,6 +11,13 @@ use super::values::{ConsumerName, DedupId, Key, TopicName};
 pub enum Change {
     /// A topic was created or its settings or pause changed.
     TopicPut(TopicRecord),
+    /// A topic is gone with everything in it; nothing of it is counted or remembered any more.
+    TopicDeleted {
+        /// The topic.
+        topic: TopicId,
+        /// Messages of it may be in pages, whose room is to be given back soon.
+        in_pages: bool,
+    },
     /// A message was produced.
     Produced(Message),
     /// A live message changed: it waits for another due time, became dead, was redriven, or is marked.
@@ -163,7 +170,13 @@ impl Totals {
     /// Messages that are still live: produced and not gone.
     #[must_use]
     pub fn live(&self) -> u64 {
-        self.produced - self.acked - self.cancelled - self.replaced - self.purged - self.quarantined
+        self.produced - self.gone()
+    }
+
+    /// Messages that are gone, however.
+    #[must_use]
+    pub fn gone(&self) -> u64 {
+        self.acked + self.cancelled + self.replaced + self.purged + self.quarantined
     }
 }
 
@@ -173,6 +186,8 @@ impl Totals {
 pub enum Restored {
     /// A topic.
     Topic(TopicRecord),
+    /// The highest number that a topic ever had.
+    LastTopic(TopicId),
     /// Totals of a topic.
     Totals(TopicId, Totals),
     /// The number of the last fold.

@@ -24,7 +24,9 @@ pub struct Snapshot {
 impl Queue {
     /// Copies the durable projection. Takes time in proportion to everything in memory.
     pub fn snapshot(&self, now: Timestamp) -> Snapshot {
-        let mut messages: Vec<Message> = self.entries.iter().map(|(_, entry)| entry.message.clone()).collect();
+        let messages = self.entries.iter().map(|(_, entry)| &entry.message);
+        let messages = messages.filter(|message| self.topics.contains_key(&message.id.topic));
+        let mut messages: Vec<Message> = messages.cloned().collect();
         messages.sort_unstable_by_key(|message| message.id.arrival);
         let topics = self.topics.values();
         Snapshot {
@@ -40,18 +42,26 @@ impl Queue {
     /// # Errors
     /// A sentence that names the invariant and the message or topic.
     pub fn check(&self, now: Timestamp) -> Result<(), String> {
+        let mut orphan_timers = 0;
         for (index, entry) in &self.entries {
             let index = u32::try_from(index).map_err(|_| "an index over 2^32".to_owned())?;
             let message = &entry.message;
-            let topic = self.topics.get(&message.id.topic).ok_or(format!("{}: no topic", message.id))?;
+            let Some(topic) = self.topics.get(&message.id.topic) else {
+                let is_removed_soon = self.orphans.is_some() && !matches!(entry.state, State::Leased(_));
+                orphan_timers += u64::from(matches!(entry.state, State::Scheduled(_)));
+                is_removed_soon.then_some(()).ok_or(format!("{}: no topic", message.id))?;
+                continue;
+            };
             self.check_place(index, topic, now).map_err(|problem| format!("{}: {problem}", message.id))?;
         }
         for topic in self.topics.values() {
             self.check_topic(topic).map_err(|problem| format!("topic {}: {problem}", topic.record.name))?;
         }
         let leases = self.topics.values().map(|topic| topic.leased).sum::<u64>();
-        let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases;
+        let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases + orphan_timers;
+        let loads = self.topics.values().filter(|topic| topic.noted_load_at.is_some()).count();
         let ensure = |ok: bool, problem: &str| if ok { Ok(()) } else { Err(problem.to_owned()) };
+        ensure(self.loads.len() == loads, "the times of loads do not match the topics")?;
         ensure(self.leases.len() as u64 == leases, "the lease index does not match the leased messages")?;
         ensure(self.wheel.len() as u64 == timers, "the wheel does not match the waiting messages")?;
         ensure(self.by_arrival.len() == self.entries.len(), "the arrival index does not match the messages")?;
@@ -78,6 +88,8 @@ impl Queue {
             ensure(progress.due_at <= lease.delivered_at, "it was leased before it was due")?;
         }
         ensure(!in_ready || progress.due_at <= now, "it is ready before it is due")?;
+        let in_order = topic.waiting.get(&(progress.due_at, message.id.arrival)) == Some(&index);
+        ensure(in_order != in_dead, "the index in due order disagrees with its state")?;
         ensure(!progress.cancel_on_lease_end || lease.is_some(), "it is to be cancelled but not leased")?;
         let holder = message.content.key.as_ref().map(|key| topic.keys.get(key) == Some(&index));
         ensure(holder.is_none_or(|holds| holds == progress.holds_key), "the key index disagrees with its record")?;
@@ -95,8 +107,18 @@ impl Queue {
         if (topic.stored.frontier == NO_FRONTIER) && topic.stored.waiting > 0 {
             return Err(format!("{} messages on disk and no frontier", topic.stored.waiting));
         }
-        if (topic.stored.frontier == NO_FRONTIER) == self.partial.contains(&topic.record.id) {
-            return Err("the list of topics with a frontier disagrees".to_owned());
+        // What a damaged page held stays noted.
+        let (keyed, moved) = topic.stored.indexed();
+        let on_disk = topic.stored.waiting + topic.stored.dead;
+        if topic.totals.quarantined == 0 && keyed.max(moved) as u64 > on_disk {
+            return Err(format!("{keyed} keyed and {moved} moved messages of {on_disk} on disk"));
+        }
+        let load_at = topic.load_at(self.limits.near.load_ahead_ms);
+        if topic.noted_load_at != load_at || load_at.is_some_and(|at| !self.loads.contains(&(at, topic.record.id))) {
+            return Err(format!("to be loaded at {load_at:?}, noted for {:?}", topic.noted_load_at));
+        }
+        if topic.waiting.len() as u64 != topic.scheduled + topic.leased + topic.ready.len() as u64 {
+            return Err(format!("{} messages in due order, which are not all that wait", topic.waiting.len()));
         }
         let keyed = self.entries.iter().filter(|(_, entry)| {
             let message = &entry.message;

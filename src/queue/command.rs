@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::change::{Outcome, TopicRecord};
 use super::fields::TopicPatch;
-use super::message::{Message, MessageId};
+use super::message::{Message, MessageId, TopicId};
 use super::receipt::Receipt;
 use super::schedule::RetrySchedule;
 use super::settings::TopicSettings;
@@ -51,6 +51,13 @@ pub enum Command {
         /// Stop or allow.
         paused: bool,
     },
+    /// Delete a topic.
+    DeleteTopic {
+        /// Its name.
+        name: TopicName,
+        /// With all its messages; else it must be empty.
+        purge: bool,
+    },
     /// Take a message.
     Produce(Produce),
     /// Lease ready messages.
@@ -89,12 +96,20 @@ pub enum Command {
         due: Due,
     },
     /// Make a dead letter ready again.
-    Redrive {
-        /// The topic.
-        topic: TopicName,
-        /// The dead letter.
-        id: MessageId,
-    },
+    Redrive(DeadLetter),
+    /// Delete a dead letter for good; the history remembers it.
+    Purge(DeadLetter),
+}
+
+/// Names a dead letter.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// The topic.
+    pub topic: TopicName,
+    /// The message.
+    pub id: MessageId,
+    /// Only if it died then: one that lived and died again since is another dead letter.
+    pub died_at: Option<Timestamp>,
 }
 
 /// Names a message within its topic.
@@ -193,6 +208,8 @@ pub struct Nack {
 pub enum Reply {
     /// The topic as it is now.
     Topic(TopicRecord),
+    /// The topic is gone.
+    TopicDeleted(DeletedTopic),
     /// The message is stored.
     Produced(Produced),
     /// Leased messages, in due order; may be empty.
@@ -214,6 +231,19 @@ pub enum Reply {
     Reschedule(RescheduleReply),
     /// What the redrive found.
     Redrive(RedriveReply),
+    /// What the purge found.
+    Purge(PurgeReply),
+}
+
+/// A topic that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeletedTopic {
+    /// Its number, which is never used again.
+    pub id: TopicId,
+    /// Messages that went with it.
+    pub messages: u64,
+    /// The generation whose fold takes what is in pages out of use; `None` if nothing of it can be there.
+    pub generation: Option<u32>,
 }
 
 /// A stored message.
@@ -307,6 +337,17 @@ pub enum RedriveReply {
     NotFound,
 }
 
+/// What a purge found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PurgeReply {
+    /// Gone for good.
+    Purged,
+    /// Live, but not dead.
+    NotDead,
+    /// Nothing live by that id.
+    NotFound,
+}
+
 /// The refusal of a command; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
@@ -319,7 +360,7 @@ pub enum Rejection {
     /// Of an ack, nack, extend or return.
     #[error(transparent)]
     Settle(#[from] SettleRejection),
-    /// Of a lease, cancel, reschedule, redrive or look-up.
+    /// Of a lease, cancel, reschedule, redrive, purge or look-up.
     #[error(transparent)]
     Find(#[from] FindRejection),
     /// Of any command on a message that is being moved on disk at this moment; the next try succeeds.
@@ -342,6 +383,21 @@ pub enum TopicRejection {
     /// The broker has as many topics as it may.
     #[error("there are {0} topics already, the most that this broker allows")]
     TooMany(usize),
+    /// It has messages, and was not to be deleted with them.
+    #[error(
+        "topic '{topic}' is not empty: {waiting} messages wait, {leased} are leased, {dead} are dead letters; settle, \
+         cancel or purge them first, or ask for the topic to be purged with all of them"
+    )]
+    NotEmpty {
+        /// The topic.
+        topic: TopicName,
+        /// Scheduled and ready messages.
+        waiting: u64,
+        /// Leased messages.
+        leased: u64,
+        /// Dead letters.
+        dead: u64,
+    },
     /// A setting is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -411,7 +467,7 @@ pub enum SettleRejection {
     Invalid(#[from] Invalid),
 }
 
-/// Why a look-up, cancel, reschedule, redrive or lease is refused.
+/// Why a look-up, cancel, reschedule, redrive, purge or lease is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FindRejection {
     /// There is no such topic.

@@ -52,6 +52,17 @@ pub struct Loaded {
     pub frontier: Option<(Timestamp, u64)>,
 }
 
+/// A message that a fold left to the journal instead of putting it into pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its topic.
+    pub topic: TopicId,
+    /// Its arrival number.
+    pub arrival: u64,
+    /// Where it was when the folded generation ended.
+    pub place: Place,
+}
+
 /// A walk over memory that takes out what is far.
 #[derive(Debug)]
 pub(super) struct Sweep {
@@ -65,14 +76,20 @@ impl Queue {
         assert!(self.gone_frozen.is_empty() && self.generation == self.folded_generation + 1, "one fold at a time");
         self.generation += 1;
         self.gone_frozen = std::mem::take(&mut self.gone);
+        self.topics.values_mut().for_each(|topic| topic.shifts.freeze());
     }
 
     /// Fold number `fold` is durable: everything of the frozen generation is in pages, apart from `carried`
     /// messages, which were written to the present generation instead: at least those to be cancelled when their
     /// lease ends. Starts a sweep.
-    pub fn folded(&mut self, now: Timestamp, fold: u64, carried: &[u64]) {
-        for arrival in carried {
-            if let Some(&index) = self.by_arrival.get(arrival) {
+    pub fn folded(&mut self, now: Timestamp, fold: u64, carried: &[Carried]) {
+        self.topics.values_mut().for_each(|topic| topic.shifts.folded());
+        for &Carried { topic, arrival, place } in carried {
+            // Where it was when the generation ended; what became of it since was noted as it happened.
+            if let Some(topic) = self.topics.get_mut(&topic) {
+                topic.shifts.note(None, Some(place));
+            }
+            if let Some(&index) = self.by_arrival.get(&arrival) {
                 self.entries[index as usize].changed = self.generation;
             }
         }
@@ -88,13 +105,17 @@ impl Queue {
         self.sweep = Some(Sweep { cursor: 0, bounds });
     }
 
-    /// Takes far messages that are safe on disk out of memory, looking at no more than `limit`; true if more is
-    /// left to do.
+    /// Takes far messages that are safe on disk out of memory, and those of deleted topics, looking at no more than
+    /// `limit`; true if more is left to do.
     pub fn sweep(&mut self, limit: usize) -> bool {
-        let Some(mut sweep) = self.sweep.take() else { return false };
+        let orphans_left = self.drop_orphans(limit);
+        let Some(mut sweep) = self.sweep.take() else { return orphans_left };
         let range = sweep.cursor..self.entries.capacity().min(sweep.cursor + limit);
         let is_far = |index: &usize| {
             let Some(entry) = self.entries.get(*index) else { return false };
+            if !self.topics.contains_key(&entry.message.id.topic) {
+                return false;
+            }
             let order = (entry.message.progress.due_at, entry.message.id.arrival);
             let bound = sweep.bounds.get(&entry.message.id.topic).copied().unwrap_or(NO_FRONTIER);
             let beyond = matches!(entry.state, State::Dead) || order >= bound;
@@ -109,66 +130,76 @@ impl Queue {
             self.evict(u32::try_from(index).expect("memory holds fewer than 2^32 messages"));
         }
         self.sweep = more.then_some(sweep);
-        more
+        more || orphans_left
     }
 
     /// The next part of a topic that memory needs from disk.
     pub fn next_load(&mut self, now: Timestamp) -> Option<Load> {
         let near = self.limits.near;
-        let horizon = now.plus(near.load_ahead_ms);
-        let id = self.partial.iter().copied().find(|id| {
+        let is_wanted = |id: &TopicId| {
             let topic = &self.topics[id];
-            let near_ready = || topic.ready.range(..topic.stored.frontier).nth(near.load_below).is_some();
-            let may_load = !topic.loading && topic.load_again_at <= now && !topic.record.paused;
-            may_load && topic.stored.frontier.0 <= horizon && !near_ready()
-        })?;
+            let before_frontier = || topic.ready.range(..topic.stored.frontier);
+            topic.ready.len() <= near.load_below || before_frontier().nth(near.load_below).is_none()
+        };
+        let mut due = self.loads.iter().take_while(|&&(at, _)| at <= now).map(|&(_, id)| id);
+        let id = due.find(is_wanted)?;
         let fold = self.folds;
         let topic = self.topic_mut(id);
         topic.loading = true;
-        Some(Load { topic: id, from: topic.stored.frontier, max: near.load_max, fold })
+        let load = Load { topic: id, from: topic.stored.frontier, max: near.load_max, fold };
+        self.note_load(id);
+        Some(load)
     }
 
     /// When the next part of a topic is to be loaded. A topic with enough ready messages in memory loads once they
     /// are leased, in the round that leases them.
     pub(super) fn next_load_at(&self) -> Option<Timestamp> {
-        let near = self.limits.near;
-        let waits = self
-            .partial
-            .iter()
-            .map(|id| &self.topics[id])
-            .filter(|topic| !topic.loading && !topic.record.paused && topic.ready.len() <= near.load_below);
-        waits.map(|topic| topic.stored.frontier.0.minus(near.load_ahead_ms).max(topic.load_again_at)).min()
+        let has_few = |id: &TopicId| self.topics[id].ready.len() <= self.limits.near.load_below;
+        self.loads.iter().find(|(_, id)| has_few(id)).map(|&(at, _)| at)
+    }
+
+    /// Notes when the next part of a topic is to be loaded, whenever something that it depends on has changed.
+    pub(super) fn note_load(&mut self, id: TopicId) {
+        let ahead_ms = self.limits.near.load_ahead_ms;
+        let topic = self.topic_mut(id);
+        let load_at = topic.load_at(ahead_ms);
+        let before = std::mem::replace(&mut topic.noted_load_at, load_at);
+        if before != load_at {
+            before.map(|at| self.loads.remove(&(at, id)));
+            load_at.map(|at| self.loads.insert((at, id)));
+        }
     }
 
     /// Takes in what a load found. A load that a fold or a sweep has overtaken is dropped and asked for again.
     pub fn loaded(&mut self, now: Timestamp, loaded: Loaded) {
         let Load { topic: id, from, fold, .. } = loaded.load;
-        let overtaken = fold != self.folds || self.topics[&id].stored.frontier != from;
-        self.topic_mut(id).loading = false;
-        if overtaken {
-            return;
+        let Some(topic) = self.topics.get_mut(&id) else { return };
+        topic.loading = false;
+        let overtaken = fold != self.folds || topic.stored.frontier != from;
+        if !overtaken {
+            for message in loaded.messages {
+                self.take_in(now, message);
+            }
+            self.topic_mut(id).stored.frontier = loaded.frontier.unwrap_or(NO_FRONTIER);
         }
-        for message in loaded.messages {
-            self.take_in(now, message);
-        }
-        let frontier = loaded.frontier.unwrap_or(NO_FRONTIER);
-        self.topic_mut(id).stored.frontier = frontier;
-        if frontier == NO_FRONTIER {
-            self.partial.remove(&id);
-        }
+        self.note_load(id);
     }
 
     /// A load has failed; it is asked for again, but not before `again_at`.
     pub fn load_failed(&mut self, load: Load, again_at: Timestamp) {
-        let topic = self.topic_mut(load.topic);
+        // A topic that was deleted meanwhile needs none.
+        let Some(topic) = self.topics.get_mut(&load.topic) else { return };
         topic.loading = false;
         topic.load_again_at = again_at;
+        self.note_load(load.topic);
     }
 
     /// The pages have changed: loads that have failed may be asked for again.
     pub fn retry_loads(&mut self) {
-        for id in &self.partial {
-            self.topics.get_mut(id).expect("topics with a frontier exist").load_again_at = Timestamp::ZERO;
+        let failed = self.topics.iter().filter(|(_, topic)| topic.load_again_at != Timestamp::ZERO);
+        for id in failed.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.topic_mut(id).load_again_at = Timestamp::ZERO;
+            self.note_load(id);
         }
     }
 
@@ -179,9 +210,9 @@ impl Queue {
             Command::Cancel { topic, target, .. } | Command::Reschedule { topic, target, .. } => {
                 self.missing_target(topic, target)
             }
-            Command::Redrive { topic, id } => {
-                self.topic_id(topic).filter(|&topic| topic == id.topic)?;
-                self.missing_id(*id)
+            Command::Redrive(letter) | Command::Purge(letter) => {
+                self.topic_id(&letter.topic).filter(|&topic| topic == letter.id.topic)?;
+                self.missing_id(letter.id)
             }
             Command::Ack(receipt) | Command::Extend { receipt, .. } | Command::Return(receipt) => {
                 self.missing_id(receipt.id)
@@ -191,6 +222,7 @@ impl Queue {
             | Command::UpdateTopic { .. }
             | Command::PatchTopic { .. }
             | Command::SetPaused { .. }
+            | Command::DeleteTopic { .. }
             | Command::Lease(_)
             | Command::ReturnAll(_) => None,
         }
@@ -273,8 +305,6 @@ impl Queue {
             topic.keys.remove(key);
         }
         topic.stored.put(&message);
-        if topic.stored.frontier != NO_FRONTIER {
-            self.partial.insert(id);
-        }
+        self.note_load(id);
     }
 }

@@ -45,7 +45,7 @@ impl Queue {
         let topic = self.existing(topic)?;
         let found = found.filter(|message| !self.overrules(message.id.arrival));
         Ok(match (self.find(topic, target, now), found) {
-            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index)))),
+            (Found::Live(index), _) => Some(MessageView::Live(Box::new(self.live_view(now, index, true)))),
             (_, Some(message)) => Some(MessageView::Live(Box::new(self.stored_view(now, message)))),
             (Found::Gone(finished), None) => Some(MessageView::Gone(finished.clone())),
             (Found::Nothing, None) => None,
@@ -81,32 +81,7 @@ impl Queue {
         })
     }
 
-    /// Dead letters of a topic by (time of death, arrival), from the one after `after` on, at most `limit`. `stored`
-    /// are those that are on disk in that range, in order and at least `limit` of them if there are so many; what
-    /// memory knows overrules them.
-    ///
-    /// # Errors
-    /// [`FindRejection::TopicNotFound`].
-    pub fn dead_letters(
-        &self,
-        now: Timestamp,
-        topic: &TopicName,
-        after: Option<(Timestamp, u64)>,
-        limit: usize,
-        stored: &[Message],
-    ) -> Result<Vec<LiveView>, FindRejection> {
-        let topic = &self.topics[&self.existing(topic)?];
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let memory = topic.dead.range((start, Bound::Unbounded)).take(limit);
-        let mut dead: Vec<LiveView> = memory.map(|(_, &index)| self.live_view(now, index)).collect();
-        let on_disk = stored.iter().filter(|message| !self.overrules(message.id.arrival));
-        dead.extend(on_disk.map(|message| self.stored_view(now, message)));
-        dead.sort_by_key(|view| (view.message.progress.dead.map(|(_, at)| at), view.message.id.arrival));
-        dead.truncate(limit);
-        Ok(dead)
-    }
-
-    fn live_view(&self, now: Timestamp, index: u32) -> LiveView {
+    pub(super) fn live_view(&self, now: Timestamp, index: u32, counts_ahead: bool) -> LiveView {
         let entry = &self.entries[index as usize];
         let message = &entry.message;
         let topic = &self.topics[&message.id.topic];
@@ -120,8 +95,9 @@ impl Queue {
             },
             State::Ready => {
                 let order = (message.progress.due_at, message.id.arrival);
-                let ahead = topic.ready.range(..order).take(MOST_COUNTED_AHEAD + 1).count();
-                let ahead = (ahead <= MOST_COUNTED_AHEAD).then_some(ahead as u64);
+                let count = || topic.ready.range(..order).take(MOST_COUNTED_AHEAD + 1).count();
+                let ahead = counts_ahead.then(count).filter(|&ahead| ahead <= MOST_COUNTED_AHEAD);
+                let ahead = ahead.map(|ahead| ahead as u64);
                 StateView::Ready { hindrance: hindrance(topic, now), ahead }
             }
         };
@@ -129,7 +105,7 @@ impl Queue {
     }
 
     /// The view of a message that is on disk only.
-    fn stored_view(&self, now: Timestamp, message: &Message) -> LiveView {
+    pub(super) fn stored_view(&self, now: Timestamp, message: &Message) -> LiveView {
         let topic = &self.topics[&message.id.topic];
         let state = match message.progress {
             Progress { dead: Some(_), .. } => StateView::Dead,

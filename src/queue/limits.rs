@@ -67,6 +67,12 @@ pub const MAX_WINDOW: u32 = 10_000;
 pub const MAX_STREAM_TOPICS: usize = 64;
 /// Longest wait of a fetch, milliseconds.
 pub const MAX_FETCH_WAIT_MS: u64 = 60_000;
+/// Dead letters a second that a job redrives or purges at most.
+pub const MAX_DEAD_RATE: u32 = 10_000;
+/// Dead letters a second that a redrive is paced to if it names no rate.
+pub const DEFAULT_REDRIVE_RATE: u32 = 100;
+/// Dead letters a second that a purge is paced to if it names no rate.
+pub const DEFAULT_PURGE_RATE: u32 = 1_000;
 /// Most items of a page of a listing.
 pub const MAX_PAGE_SIZE: u32 = 1_000;
 

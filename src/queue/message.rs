@@ -12,7 +12,7 @@ use super::time::Timestamp;
 use super::values::{ConsumerName, Headers, Key, NackText};
 
 /// Number of a topic; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicId(pub u32);
 
 /// Identity of a message, for life. Opaque to clients; its text form is 36 hexadecimal digits.

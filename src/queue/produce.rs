@@ -144,6 +144,7 @@ impl Queue {
         };
         message.id.birth_due = due_at;
         message.progress.due_at = due_at;
+        self.shift(&message, None, Some(message.place()));
         effects.changes.push(Change::Produced(message.clone()));
         let id = message.id;
         self.insert(now, message, false);

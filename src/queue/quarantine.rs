@@ -66,6 +66,10 @@ impl fmt::Display for DamagedPart {
 impl Queue {
     /// Sets a damaged part aside, and rescues what memory holds of it.
     pub fn set_aside(&mut self, part: DamagedPart, effects: &mut Effects) {
+        // The pages of a deleted topic are given back unread.
+        if !self.topics.contains_key(&part.topic) {
+            return;
+        }
         let folded = self.folded_generation;
         let rescued = self.entries.iter().filter(|(_, entry)| {
             let id = entry.message.id;
@@ -84,7 +88,7 @@ impl Queue {
 
     /// Follows a fold that set messages of a topic aside: so many that waited, and so many dead letters.
     pub fn quarantined(&mut self, topic: TopicId, waiting: u64, dead: u64) {
-        let topic = self.topic_mut(topic);
+        let Some(topic) = self.topics.get_mut(&topic) else { return };
         topic.totals.quarantined += waiting + dead;
         topic.stored.waiting -= waiting;
         topic.stored.dead -= dead;

@@ -10,14 +10,21 @@ use slab::Slab;
 
 use super::change::{Change, Closing, DedupRecord, Finished, OpenLease, Restored, TopicRecord, Totals};
 use super::command::ConsumerId;
+use super::due::Shifts;
 use super::entry::{Lease, State};
 use super::limits::Limits;
-use super::message::{Message, TopicId};
+use super::message::{Message, MessageId, Place, TopicId};
 use super::state::{Effects, Queue};
 use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::topic::Topic;
 use super::wheel::Wheel;
+
+/// Id and place of a message on disk, and the hash of the key that it holds.
+type Indexed = (MessageId, Place, Option<u64>);
+
+/// So many places are entered together; 29 MB.
+const INDEXED_AT_ONCE: usize = 1 << 19;
 
 /// A queue being restored.
 #[derive(Debug)]
@@ -26,7 +33,14 @@ pub struct Restore {
     topics: BTreeMap<TopicId, TopicRecord>,
     totals: BTreeMap<TopicId, Totals>,
     stored: BTreeMap<TopicId, Stored>,
+    /// Topics that are gone; what is told of them before that counts for nothing.
+    deleted: BTreeSet<TopicId>,
+    last_topic: TopicId,
+    /// Places of messages on disk that are not entered yet; empty whenever something else comes.
+    indexed: Vec<Indexed>,
     folds: u64,
+    /// What waits when, compared with the pages.
+    shifts: BTreeMap<TopicId, Shifts>,
     /// Messages that are in memory from the start: they changed since the last fold, or were carried.
     messages: FxHashMap<u64, Message>,
     /// Messages that may have a copy in pages and are gone.
@@ -47,7 +61,11 @@ impl Restore {
             topics: BTreeMap::new(),
             totals: BTreeMap::new(),
             stored: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+            last_topic: TopicId(0),
+            indexed: Vec::new(),
             folds: 0,
+            shifts: BTreeMap::new(),
             messages: FxHashMap::default(),
             gone: FxHashSet::default(),
             ended: Vec::new(),
@@ -60,16 +78,23 @@ impl Restore {
 
     /// Takes in the next thing that the store holds.
     pub fn record(&mut self, restored: Restored) {
+        if !matches!(restored, Restored::Index { .. }) || self.indexed.len() == INDEXED_AT_ONCE {
+            self.index();
+        }
         match restored {
-            Restored::Topic(record) => drop(self.topics.insert(record.id, record)),
+            Restored::Topic(record) => self.put_topic(record),
+            Restored::LastTopic(topic) => self.last_topic = self.last_topic.max(topic),
             Restored::Totals(topic, totals) => drop(self.totals.insert(topic, totals)),
             Restored::Fold(number) => self.folds = number,
             Restored::Stored { topic, waiting, dead, first } => {
                 let stored = self.stored(topic);
                 (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
             }
-            Restored::Index { id, place, key_hash } => self.stored(id.topic).index(id, place, key_hash),
-            Restored::Message(message) => drop(self.messages.insert(message.id.arrival, message)),
+            Restored::Index { id, place, key_hash } => self.indexed.push((id, place, key_hash)),
+            Restored::Message(message) => {
+                self.shift(message.id.topic, None, Some(message.place()));
+                self.messages.insert(message.id.arrival, message);
+            }
             Restored::Ended(finished) => self.ended.push(finished),
             Restored::Dedup(record) => self.dedup.push(record),
             Restored::Change(change) => self.replay(change),
@@ -88,6 +113,8 @@ impl Restore {
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {
+        self.index();
+        self.forget_deleted();
         let epoch = self.epoch.checked_add(1).expect("a store is opened fewer than 2^32 times");
         effects.changes.push(Change::Opened { epoch, at: now });
         let mut queue = Queue {
@@ -95,6 +122,7 @@ impl Restore {
             epoch,
             names: self.topics.values().map(|record| (record.name.clone(), record.id)).collect(),
             topics: BTreeMap::new(),
+            last_topic: self.last_topic,
             entries: Slab::with_capacity(self.messages.len()),
             by_arrival: FxHashMap::default(),
             wheel: Wheel::new(now.as_millis()),
@@ -106,7 +134,8 @@ impl Restore {
             gone: self.gone,
             gone_frozen: FxHashSet::default(),
             sweep: None,
-            partial: self.stored.iter().filter(|(_, s)| s.frontier != NO_FRONTIER).map(|(&id, _)| id).collect(),
+            orphans: None,
+            loads: BTreeSet::new(),
             voided: self.closed.as_ref().map_or(Some((now, self.reserved_through)), |closing| closing.suspected),
             next_arrival: self.reserved_through,
             reserved_through: self.reserved_through,
@@ -114,7 +143,9 @@ impl Restore {
         for record in self.topics.into_values() {
             let totals = self.totals.get(&record.id).copied().unwrap_or_default();
             let stored = self.stored.remove(&record.id).unwrap_or_else(Stored::nothing);
-            queue.topics.insert(record.id, Topic::new(record, totals, stored, now));
+            let (id, shifts) = (record.id, self.shifts.remove(&record.id).unwrap_or_default());
+            queue.topics.insert(id, Topic { shifts, ..Topic::new(record, totals, stored, now) });
+            queue.note_load(id);
         }
         self.ended.into_iter().for_each(|finished| remember(&mut queue, finished));
         self.dedup.into_iter().for_each(|record| queue.topic_mut(record.topic).dedup.insert(record, now));
@@ -130,26 +161,69 @@ impl Restore {
         queue
     }
 
+    fn put_topic(&mut self, record: TopicRecord) {
+        self.last_topic = self.last_topic.max(record.id);
+        self.topics.insert(record.id, record);
+    }
+
+    fn delete_topic(&mut self, topic: TopicId) {
+        self.topics.remove(&topic);
+        self.totals.remove(&topic);
+        self.stored.remove(&topic);
+        self.deleted.insert(topic);
+    }
+
+    /// Lets go of what belonged to deleted topics, all at once: there may be many of both.
+    fn forget_deleted(&mut self) {
+        if self.deleted.is_empty() {
+            return;
+        }
+        let deleted = &self.deleted;
+        self.messages.retain(|_, message| !deleted.contains(&message.id.topic));
+        self.ended.retain(|finished| !deleted.contains(&finished.id.topic));
+        self.dedup.retain(|record| !deleted.contains(&record.topic));
+    }
+
+    /// Enters places in the order in which the table has them: its blocks lie all over the memory, so that one
+    /// after the other would wait for each.
+    fn index(&mut self) {
+        let mut indexed = std::mem::take(&mut self.indexed);
+        indexed.sort_unstable_by_key(|&(id, _, key_hash)| (id.topic, key_hash.map(u64::reverse_bits), id.arrival));
+        for &(id, place, key_hash) in &indexed {
+            self.stored(id.topic).index(id, place, key_hash);
+        }
+        indexed.clear();
+        self.indexed = indexed;
+    }
+
     fn stored(&mut self, topic: TopicId) -> &mut Stored {
         self.stored.entry(topic).or_insert_with(Stored::nothing)
+    }
+
+    fn shift(&mut self, topic: TopicId, from: Option<Place>, to: Option<Place>) {
+        self.shifts.entry(topic).or_default().note(from, to);
     }
 
     fn replay(&mut self, change: Change) {
         self.closed = None;
         match change {
-            Change::TopicPut(record) => drop(self.topics.insert(record.id, record)),
+            Change::TopicPut(record) => self.put_topic(record),
+            Change::TopicDeleted { topic, .. } => self.delete_topic(topic),
             Change::Produced(message) => {
                 self.totals.entry(message.id.topic).or_default().produced += 1;
+                self.shift(message.id.topic, None, Some(message.place()));
                 self.messages.insert(message.id.arrival, message);
             }
             Change::Moved { message, previous, .. } => {
                 let (id, key) = (message.id, message.content.key.clone());
+                self.shift(id.topic, Some(previous), Some(message.place()));
                 if self.messages.insert(id.arrival, message).is_none() {
                     self.stored(id.topic).take(id, previous, key.as_ref());
                 }
             }
             Change::Finished(finished) => {
                 self.totals.entry(finished.id.topic).or_default().count(finished.outcome);
+                self.shift(finished.id.topic, Some(finished.previous), None);
                 let Finished { id, previous, key, .. } = &finished;
                 if self.messages.remove(&id.arrival).is_none() {
                     self.stored(id.topic).take(*id, *previous, key.as_ref());
@@ -187,7 +261,11 @@ fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
         deadline: open.deadline,
         timer: Some(timer),
     }));
-    queue.topic_mut(open.id.topic).leased += 1;
+    let due_at = queue.message(index).progress.due_at;
+    let topic = queue.topic_mut(open.id.topic);
+    topic.leased += 1;
+    topic.waiting.insert((due_at, open.id.arrival), index);
+    topic.shifts.reopened(due_at);
 }
 
 /// Messages that were to be cancelled when their lease ends, and whose lease is void now.

@@ -33,6 +33,8 @@ pub struct Queue {
     pub(super) epoch: u32,
     pub(super) topics: BTreeMap<TopicId, Topic>,
     pub(super) names: BTreeMap<TopicName, TopicId>,
+    /// The highest number that a topic ever had.
+    pub(super) last_topic: TopicId,
     /// Live messages in memory.
     pub(super) entries: Slab<Entry>,
     pub(super) by_arrival: FxHashMap<u64, u32>,
@@ -53,8 +55,10 @@ pub struct Queue {
     /// The same, gone in the generation that is being folded.
     pub(super) gone_frozen: FxHashSet<u64>,
     pub(super) sweep: Option<Sweep>,
-    /// Topics that have a frontier.
-    pub(super) partial: BTreeSet<TopicId>,
+    /// While memory may hold messages of deleted topics: how far they are removed.
+    pub(super) orphans: Option<usize>,
+    /// When the next part of each topic is to be loaded from disk.
+    pub(super) loads: BTreeSet<(Timestamp, TopicId)>,
     /// After an unclean stop: messages that arrived before that number and were due at that time may have been
     /// delivered.
     pub(super) voided: Option<(Timestamp, u64)>,
@@ -107,6 +111,7 @@ impl Queue {
             }
             Command::PatchTopic { name, patch } => Ok(Reply::Topic(self.patch_topic(now, &name, &patch, effects)?)),
             Command::SetPaused { name, paused } => Ok(Reply::Topic(self.set_paused(&name, paused, effects)?)),
+            Command::DeleteTopic { name, purge } => Ok(Reply::TopicDeleted(self.delete_topic(&name, purge, effects)?)),
             Command::Produce(produce) => Ok(Reply::Produced(self.produce(now, produce, effects)?)),
             Command::Lease(request) => Ok(Reply::Leased(self.lease(now, &request)?)),
             Command::Ack(receipt) => Ok(self.ack(now, &receipt, effects)?),
@@ -120,7 +125,8 @@ impl Queue {
             Command::Reschedule { topic, target, due } => {
                 Ok(Reply::Reschedule(self.reschedule(now, &topic, &target, due, effects)?))
             }
-            Command::Redrive { topic, id } => Ok(Reply::Redrive(self.redrive(now, &topic, id, effects)?)),
+            Command::Redrive(letter) => Ok(Reply::Redrive(self.redrive(now, &letter, effects)?)),
+            Command::Purge(letter) => Ok(Reply::Purge(self.purge(now, &letter, effects)?)),
         }
     }
 
@@ -131,6 +137,7 @@ impl Queue {
         let more = self.wheel.advance(now.as_millis(), limit, |index| fired.push(index));
         for index in fired {
             match self.entries[index as usize].state {
+                State::Scheduled(_) if self.is_orphan(index) => self.drop_fired_orphan(index),
                 State::Scheduled(_) => self.make_ready(index),
                 State::Leased(_) => self.expire(now, index, effects),
                 State::Ready | State::Dead => unreachable!("only scheduled and leased messages have timers"),
@@ -223,9 +230,10 @@ impl Queue {
         effects: &mut Effects,
     ) {
         let previous = self.update(index, progress, ended.as_ref());
-        let message = self.message(index);
+        let message = self.message(index).clone();
         let (topic, key) = (message.id.topic, message.content.key.clone());
-        effects.changes.push(Change::Moved { message: message.clone(), previous, entry: ended });
+        self.shift(&message, Some(previous), Some(message.place()));
+        effects.changes.push(Change::Moved { message, previous, entry: ended });
         if let Some(key) = key {
             let keys = &mut self.topic_mut(topic).keys;
             if progress.holds_key {
@@ -260,6 +268,9 @@ impl Queue {
         let Entry { message, state, .. } = &mut self.entries[index as usize];
         let (id, order) = (message.id, (message.progress.due_at, message.id.arrival));
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
+        if !matches!(state, State::Dead) {
+            topic.waiting.remove(&order);
+        }
         match std::mem::replace(state, State::Dead) {
             State::Scheduled(timer) => {
                 self.wheel.remove(timer);
@@ -270,6 +281,9 @@ impl Queue {
                 lease.timer.map(|timer| self.wheel.remove(timer));
                 topic.leased -= 1;
                 self.leases.remove(&(lease.consumer, id.arrival));
+                if lease.epoch != self.epoch {
+                    topic.shifts.reopened_ended(order.0);
+                }
                 if lease.consumer != ConsumerId::NONE {
                     effects.ended_leases.push((lease.consumer, id.topic));
                 }
@@ -292,6 +306,7 @@ impl Queue {
     ) {
         let Entry { message, born, .. } = self.entries.remove(index as usize);
         let (id, previous, key) = (message.id, message.place(), message.content.key.clone());
+        self.shift(&message, Some(previous), None);
         self.by_arrival.remove(&id.arrival);
         if born < self.generation {
             self.gone.insert(id.arrival);
@@ -321,13 +336,17 @@ impl Queue {
         if let Some((_, died_at)) = dead {
             self.entries[index as usize].state = State::Dead;
             self.topic_mut(id.topic).dead.insert((died_at, id.arrival), index);
-        } else if due_at <= now {
+            return;
+        }
+        let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
+        topic.waiting.insert((due_at, id.arrival), index);
+        if due_at <= now {
             self.entries[index as usize].state = State::Ready;
-            self.topic_mut(id.topic).ready.insert((due_at, id.arrival), index);
+            topic.ready.insert((due_at, id.arrival), index);
         } else {
             let timer = self.wheel.insert(due_at.as_millis(), index);
             self.entries[index as usize].state = State::Scheduled(timer);
-            self.topic_mut(id.topic).scheduled += 1;
+            topic.scheduled += 1;
         }
     }
 

@@ -1,16 +1,15 @@
 //! What a topic has on disk only: how much, from which instant on, and where to find a message by key or id.
 //!
 //! Memory holds every waiting message before the topic's *frontier*; those at or beyond it may be on disk. The
-//! tables here cost about 32 bytes per keyed message on disk, and as much per message whose due time is not the
-//! one it was born with; a message that has neither costs nothing.
+//! tables here cost about 23 bytes per keyed message on disk, and as much per message that is not where it was born
+//! to be: on a retry tier, rescheduled, or dead. A message that has neither costs nothing.
 
-use std::collections::BTreeMap;
 use std::hash::Hasher;
 
-use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher13;
 
 use super::message::{Message, MessageId, Place};
+use super::place_table::PlaceTable;
 use super::time::Timestamp;
 use super::topic::Order;
 use super::values::Key;
@@ -28,24 +27,15 @@ pub(super) struct Stored {
     /// Every waiting message before it is in memory; nothing at or beyond it is leased.
     pub(super) frontier: Order,
     /// Holders of a key, by the key's hash.
-    by_key: FxHashMap<u64, (u64, PackedPlace)>,
-    /// Further holders whose key has the hash of another's.
-    collided: BTreeMap<(u64, u64), PackedPlace>,
-    /// Places that the id does not tell.
-    moved: FxHashMap<u64, PackedPlace>,
+    by_key: PlaceTable,
+    /// Messages whose place the id does not tell, by a hash of their arrival number.
+    moved: PlaceTable,
 }
 
 impl Stored {
     /// Nothing is on disk only.
     pub(super) fn nothing() -> Self {
-        Self {
-            waiting: 0,
-            dead: 0,
-            frontier: NO_FRONTIER,
-            by_key: FxHashMap::default(),
-            collided: BTreeMap::new(),
-            moved: FxHashMap::default(),
-        }
+        Self { waiting: 0, dead: 0, frontier: NO_FRONTIER, by_key: PlaceTable::default(), moved: PlaceTable::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,42 +60,36 @@ impl Stored {
             Place::Due(_) => self.waiting -= 1,
             Place::Dead(_) => self.dead -= 1,
         }
-        self.moved.remove(&id.arrival);
-        let Some(hash) = key.map(key_hash) else { return };
-        if self.by_key.get(&hash).is_some_and(|holder| holder.0 == id.arrival) {
-            self.by_key.remove(&hash);
-        } else {
-            self.collided.remove(&(hash, id.arrival));
+        self.moved.remove(arrival_hash(id.arrival), id.arrival);
+        if let Some(key) = key {
+            self.by_key.remove(key_hash(key), id.arrival);
         }
     }
 
-    /// Notes where a message on disk is found.
+    /// Notes where a message on disk is found; it is noted once only.
     pub(super) fn index(&mut self, id: MessageId, place: Place, key_hash: Option<u64>) {
-        let packed = PackedPlace::from(place);
         if place != Place::Due(id.birth_due) {
-            self.moved.insert(id.arrival, packed);
+            self.moved.insert(arrival_hash(id.arrival), id.arrival, place);
         }
-        let Some(hash) = key_hash else { return };
-        let holder = *self.by_key.entry(hash).or_insert((id.arrival, packed));
-        if holder.0 == id.arrival {
-            self.by_key.insert(hash, (id.arrival, packed));
-        } else {
-            self.collided.insert((hash, id.arrival), packed);
+        if let Some(hash) = key_hash {
+            self.by_key.insert(hash, id.arrival, place);
         }
     }
 
     /// Where a message of that id would be.
     pub(super) fn place_of(&self, id: MessageId) -> Place {
-        self.moved.get(&id.arrival).map_or(Place::Due(id.birth_due), |&packed| packed.into())
+        let mut moved = self.moved.holders(arrival_hash(id.arrival));
+        moved.find(|&(arrival, _)| arrival == id.arrival).map_or(Place::Due(id.birth_due), |(_, place)| place)
     }
 
     /// Arrival numbers and places of the messages that may hold `key`; nearly always none or one.
     pub(super) fn holders_of(&self, key: &Key) -> impl Iterator<Item = (u64, Place)> {
-        let hash = key_hash(key);
-        let first = self.by_key.get(&hash).copied();
-        let further =
-            self.collided.range((hash, 0)..=(hash, u64::MAX)).map(|(&(_, arrival), &packed)| (arrival, packed));
-        first.into_iter().chain(further).map(|(arrival, packed)| (arrival, packed.into()))
+        self.by_key.holders(key_hash(key))
+    }
+
+    /// Messages that are found by their key, and messages that are not where they were born to be.
+    pub(super) fn indexed(&self) -> (usize, usize) {
+        (self.by_key.len(), self.moved.len())
     }
 }
 
@@ -121,24 +105,8 @@ pub fn key_hash(key: &Key) -> u64 {
     hasher.finish()
 }
 
-/// A place in eight bytes: the instant, and whether it is a death in the highest bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PackedPlace(u64);
-
-const DEATH: u64 = 1 << 63;
-
-impl From<Place> for PackedPlace {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Due(at) => Self(at.as_millis() & !DEATH),
-            Place::Dead(at) => Self(at.as_millis() | DEATH),
-        }
-    }
-}
-
-impl From<PackedPlace> for Place {
-    fn from(packed: PackedPlace) -> Self {
-        let at = Timestamp::from_millis(packed.0 & !DEATH);
-        if packed.0 & DEATH == 0 { Self::Due(at) } else { Self::Dead(at) }
-    }
+/// Spreads arrival numbers, which are nearly consecutive.
+fn arrival_hash(arrival: u64) -> u64 {
+    let mixed = arrival.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 32)
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::change::{TopicRecord, Totals};
 use super::dedup::DedupWindow;
+use super::due::Shifts;
 use super::ended::Ended;
 use super::pacer::Pacer;
-use super::stored::Stored;
+use super::stored::{NO_FRONTIER, Stored};
 use super::time::Timestamp;
 use super::values::Key;
 
@@ -17,6 +18,8 @@ pub(super) type Order = (Timestamp, u64);
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) record: TopicRecord,
+    /// Messages that are not dead, in due order: what can be listed of memory.
+    pub(super) waiting: BTreeMap<Order, u32>,
     /// Ready messages, in due order.
     pub(super) ready: BTreeMap<Order, u32>,
     /// Dead letters, by time of death.
@@ -31,10 +34,14 @@ pub(super) struct Topic {
     pub(super) totals: Totals,
     /// What is on disk only.
     pub(super) stored: Stored,
+    /// What waits when, compared with the pages.
+    pub(super) shifts: Shifts,
     /// A load of this topic is under way.
     pub(super) loading: bool,
     /// After a load that failed: when the next one may be asked for.
     pub(super) load_again_at: Timestamp,
+    /// When the queue has noted that the next load is due; see [`Topic::load_at`].
+    pub(super) noted_load_at: Option<Timestamp>,
 }
 
 impl Topic {
@@ -42,6 +49,7 @@ impl Topic {
         Self {
             pacer: Pacer::new(record.settings.rate, now),
             record,
+            waiting: BTreeMap::new(),
             ready: BTreeMap::new(),
             dead: BTreeMap::new(),
             keys: HashMap::new(),
@@ -51,9 +59,18 @@ impl Topic {
             leased: 0,
             totals,
             stored,
+            shifts: Shifts::default(),
             loading: false,
             load_again_at: Timestamp::ZERO,
+            noted_load_at: None,
         }
+    }
+
+    /// When the next part is to be loaded from disk, so long before it is due; `None` if nothing is on disk, a load
+    /// is under way, or the topic is paused.
+    pub(super) fn load_at(&self, ahead_ms: u64) -> Option<Timestamp> {
+        let is_wanted = self.stored.frontier != NO_FRONTIER && !self.loading && !self.record.paused;
+        is_wanted.then(|| self.stored.frontier.0.minus(ahead_ms).max(self.load_again_at))
     }
 
     /// True if the concurrency cap allows no further lease.

@@ -27,7 +27,8 @@ impl Queue {
         if self.topics.len() >= self.limits.max_topics {
             return Err(TopicRejection::TooMany(self.topics.len()));
         }
-        let id = TopicId(self.topics.last_key_value().map_or(1, |(last, _)| last.0 + 1));
+        let id = TopicId(self.last_topic.0.checked_add(1).expect("fewer than 2^32 topics are ever created"));
+        self.last_topic = id;
         let record = TopicRecord { id, name: name.clone(), settings, paused: false, created_at: now };
         self.topics.insert(id, Topic::new(record.clone(), Totals::default(), Stored::nothing(), now));
         self.names.insert(name, id);
@@ -76,7 +77,8 @@ impl Queue {
         if topic.record.paused != paused {
             topic.record.paused = paused;
             effects.changes.push(Change::TopicPut(topic.record.clone()));
+            self.note_load(id);
         }
-        Ok(topic.record.clone())
+        Ok(self.topics[&id].record.clone())
     }
 }

@@ -36,7 +36,7 @@ pub enum StateView {
     Ready {
         /// What keeps it, apart from the consumers' windows.
         hindrance: Option<Hindrance>,
-        /// Ready messages of the topic before it; `None` where counting them would take long.
+        /// Ready messages of the topic before it; `None` where counting them would take long, and in listings.
         ahead: Option<u64>,
     },
     /// For a settlement.

@@ -20,6 +20,7 @@ mod listen;
 mod network;
 pub mod offline;
 mod open;
+mod reflection;
 mod reload;
 mod settings;
 mod topics;

@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
-use tonic_reflection::server::Builder as Reflection;
 
 use super::health::Health;
 use super::listen::{Acceptor, Listeners};
+use super::reflection::reflection;
 use super::settings::{
     CALL_TIMEOUT, CONNECTION_WINDOW, HTTP_CONNECTION_LIFE, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_FRAME_BYTES,
     MAX_HEADER_LIST_BYTES, MAX_HTTP_CONNECTIONS, MAX_LOCAL_RESETS, MAX_PENDING_RESETS, MAX_STREAMS, STREAM_WINDOW,
@@ -82,11 +82,6 @@ async fn serve_grpc(acceptor: Acceptor, broker: Broker, health: HealthReporter, 
     let admin = AdminServiceServer::new(Admin::new(broker))
         .max_decoding_message_size(MAX_REQUEST_BYTES)
         .max_encoding_message_size(MAX_RESPONSE_BYTES);
-    let reflection = || {
-        Reflection::configure()
-            .register_encoded_file_descriptor_set(crate::pb::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
     let well_formed = "the descriptors come from the compiler";
     let served = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)

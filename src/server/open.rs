@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::engine::{EngineHandle, Parts, start};
 use crate::queue::Restore;
 use crate::store::{self, OpenError};
@@ -14,6 +14,7 @@ use super::settings::{Settings, disk_reserve};
 
 /// Opens the store of `settings` and starts the engine on what it holds. Blocks while the store is read.
 pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
+    let watch = Stopwatch::start();
     let clock = Clock::system(settings.step_policy);
     let mut restore = Restore::new(settings.limits);
     let opened =
@@ -26,6 +27,7 @@ pub(super) fn open(settings: &Settings) -> Result<EngineHandle, OpenFailure> {
     }
     let parts = Parts::on_store(opened, restore, &clock);
     let engine = start(settings.engine, parts, clock).map_err(failed)?;
+    engine.note_opening(watch.elapsed_ms());
     watch_disk(&engine, settings).map_err(failed)?;
     Ok(engine)
 }

@@ -15,7 +15,7 @@
 use std::io::{self, Read};
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
-use crate::queue::message::Message;
+use crate::queue::message::{Message, TopicId};
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64};
@@ -56,6 +56,8 @@ pub struct BackupHeader {
     pub commit: u64,
     /// Arrival numbers below this one may have been used.
     pub arrivals: u64,
+    /// The highest number that a topic ever had.
+    pub last_topic: TopicId,
     /// Topics in it.
     pub topics: u64,
     /// Live messages in it.
@@ -149,6 +151,7 @@ impl<'a> BackupWriter<'a> {
             out.extend(header.store);
             put_u32(out, header.epoch);
             put_time(out, header.taken_at);
+            put_u32(out, header.last_topic.0);
             for number in [header.commit, header.arrivals, header.topics, header.live] {
                 put_u64(out, number);
             }
@@ -301,6 +304,7 @@ fn item(kind: u8, bytes: &[u8]) -> Result<BackupItem, Malformed> {
             store: input.array()?,
             epoch: input.u32()?,
             taken_at: time(&mut input)?,
+            last_topic: TopicId(input.u32()?),
             commit: input.u64()?,
             arrivals: input.u64()?,
             topics: input.u64()?,

@@ -20,6 +20,7 @@ use super::check_slot::TopicCheck;
 use super::codec::{Malformed, Reader};
 use super::directory::Directory;
 use super::generation::Ledger;
+use super::give_back::{Doomed, load_doomed};
 use super::home::Home;
 use super::index::load_index_list;
 use super::keys::{QUARANTINE, SlotKey, TOPIC, TOTALS};
@@ -32,7 +33,7 @@ use super::page::PagesError;
 use super::pages_sled::{DEFAULT_CACHE_BYTES, SledPages};
 use super::records::{topic, totals};
 use super::recover::{check_counts, load, restore_journal, unmarked_fold};
-use super::runs::{each, load_index};
+use super::runs::{RunIndex, each, load_index};
 use super::segment::{HeaderState, SegmentHeader, scan};
 use super::state::PagesState;
 use super::{Identity, SetAside, StoreId, StoreOptions};
@@ -242,6 +243,7 @@ struct FoundPages {
     directory: Directory,
     topics: BTreeMap<TopicId, TopicRecord>,
     totals: BTreeMap<TopicId, Totals>,
+    doomed: Doomed,
 }
 
 fn check_pages(kv: &dyn KvRead, report: &mut CheckReport, watch: Watch<'_>) -> Result<FoundPages, PagesError> {
@@ -263,7 +265,8 @@ fn check_pages(kv: &dyn KvRead, report: &mut CheckReport, watch: Watch<'_>) -> R
     load(kv, TOTALS, "totals", totals, &mut |topic, totals| {
         all_totals.insert(topic, totals);
     })?;
-    check_remembered(kv, report);
+    let doomed = load_doomed(kv)?;
+    check_remembered(kv, &doomed, report);
     let directory = Directory::load(kv)?;
     let index = match load_index_list(kv) {
         Ok(index) => index,
@@ -273,10 +276,11 @@ fn check_pages(kv: &dyn KvRead, report: &mut CheckReport, watch: Watch<'_>) -> R
         }
     };
     let mut slots: BTreeMap<TopicId, Vec<_>> = BTreeMap::new();
-    for (key, slot) in directory.slots() {
+    // What is listed of deleted topics is being removed.
+    for (key, slot) in directory.slots().filter(|(key, _)| !doomed.contains_key(&key.topic)) {
         slots.entry(key.topic).or_default().push((*key, slot));
     }
-    for &topic in index.keys() {
+    for &topic in index.keys().filter(|topic| !doomed.contains_key(topic)) {
         slots.entry(topic).or_default();
     }
     let total = directory.pages() as u64;
@@ -287,14 +291,16 @@ fn check_pages(kv: &dyn KvRead, report: &mut CheckReport, watch: Watch<'_>) -> R
         }
         check.finish(report);
     }
-    Ok(FoundPages { state, directory, topics, totals: all_totals })
+    Ok(FoundPages { state, directory, topics, totals: all_totals, doomed })
 }
 
-fn check_remembered(kv: &dyn KvRead, report: &mut CheckReport) {
+fn check_remembered(kv: &dyn KvRead, doomed: &Doomed, report: &mut CheckReport) {
+    let kept =
+        |runs: RunIndex| -> RunIndex { runs.into_iter().filter(|(topic, _)| !doomed.contains_key(topic)).collect() };
     let (mut ended, mut dedup_ids) = (0, 0);
-    let read = load_index::<Finished>(kv).and_then(|runs| each::<Finished>(kv, &runs, &mut |_| ended += 1));
+    let read = load_index::<Finished>(kv).and_then(|runs| each::<Finished>(kv, &kept(runs), &mut |_| ended += 1));
     let read_ids =
-        load_index::<DedupRecord>(kv).and_then(|runs| each::<DedupRecord>(kv, &runs, &mut |_| dedup_ids += 1));
+        load_index::<DedupRecord>(kv).and_then(|runs| each::<DedupRecord>(kv, &kept(runs), &mut |_| dedup_ids += 1));
     (report.ended, report.dedup_ids) = (ended, dedup_ids);
     for error in [read.err(), read_ids.err()].into_iter().flatten() {
         report.findings.push(Finding::of_pages(None, error.to_string()));
@@ -308,7 +314,7 @@ fn check_whole(
     found: &FoundPages,
     report: &mut CheckReport,
 ) -> Result<(), OpenError> {
-    let FoundPages { state, directory, topics, totals } = found;
+    let FoundPages { state, directory, topics, totals, doomed } = found;
     let segments = find_segments(log, identity)?;
     let mut chain = Chain::read(log, &segments.used, state, state.mark.through)?;
     if chain.noted_fold(log)? < state.mark.fold {
@@ -320,11 +326,12 @@ fn check_whole(
     }
     let unmarked = unmarked_fold(&chain, log, state)?;
     let mut ledger = Ledger { totals: totals.clone(), ..Ledger::default() };
-    let mut topics = topics.clone();
+    let mut all = topics.clone();
     restore_journal(&chain, log, state, &mut ledger, &mut |_| {})?;
-    topics.extend(ledger.young.topics.iter().map(|(&id, record)| (id, record.clone())));
+    all.extend(ledger.young.topics.iter().map(|(&id, record)| (id, record.clone())));
+    all.retain(|topic, _| !ledger.young.deleted.contains(topic));
     let live = directory.live();
-    report.topics = topics
+    report.topics = all
         .into_iter()
         .map(|(id, record)| {
             let (waiting, dead) = live.get(&id).copied().unwrap_or_default();
@@ -332,7 +339,7 @@ fn check_whole(
             CheckedTopic { record, waiting, dead, totals }
         })
         .collect();
-    check_counts(directory, &ledger, unmarked.as_ref())
+    check_counts(directory, doomed, &ledger, unmarked.as_ref())
 }
 
 /// Sets damaged parts aside while no broker runs, in the way a broker does: noted in the journal, then done by a fold.

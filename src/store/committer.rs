@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::queue::change::{Change, Totals};
+use crate::queue::far::Carried;
 use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
 use crate::queue::time::Timestamp;
 
@@ -13,7 +14,7 @@ use super::home::HomeLock;
 use super::journal::{FoldMark, HeaderFacts, Journal};
 use super::logged::{
     log_arrivals, log_carried, log_closed, log_dedup, log_finished, log_folded, log_moved, log_opened, log_produced,
-    log_progressed, log_quarantined, log_topic,
+    log_progressed, log_quarantined, log_topic, log_topic_deleted,
 };
 use super::options::StoreOptions;
 use super::quarantine::SetAside;
@@ -80,7 +81,7 @@ pub(super) struct UnmarkedFold {
 impl UnmarkedFold {
     /// What the fold left to the journal.
     pub(super) fn to_carry(&self) -> impl Iterator<Item = &Message> {
-        let entries = self.table.entries.iter().filter(|entry| is_carried(entry, self.carry_before));
+        let entries = self.table.entries.iter().filter(|entry| self.table.is_carried(entry, self.carry_before));
         entries.filter_map(|entry| entry.state.as_ref())
     }
 }
@@ -94,6 +95,7 @@ pub struct FoldJob {
     pub(super) totals: Vec<(TopicId, Totals)>,
     pub(super) arrivals: u64,
     pub(super) epoch: u32,
+    pub(super) last_topic: TopicId,
 }
 
 /// A fold that is durable in the pages.
@@ -101,9 +103,9 @@ pub struct FoldJob {
 pub struct FoldDone {
     /// Number of the fold.
     pub fold: u64,
-    /// Arrival numbers of the messages of the frozen generation that stay in the journal: those due soon, and all
-    /// that are to be cancelled when their lease ends.
-    pub carried: Vec<u64>,
+    /// The messages of the frozen generation that stay in the journal: those due soon, and all that are to be
+    /// cancelled when their lease ends.
+    pub carried: Vec<Carried>,
     /// What readers are to follow.
     pub delta: Arc<DirectoryDelta>,
     /// Messages written to the pages.
@@ -114,14 +116,6 @@ pub struct FoldDone {
     pub left: u64,
     /// Damaged parts of the pages that were set aside.
     pub set_aside: Vec<SetAside>,
-}
-
-/// True if a fold at that horizon leaves this entry to the journal.
-pub(super) fn is_carried(entry: &Entry, carry_before: Timestamp) -> bool {
-    entry.state.as_ref().is_some_and(|message| {
-        let is_soon = matches!(message.place(), Place::Due(due) if due < carry_before);
-        is_soon || message.progress.cancel_on_lease_end
-    })
 }
 
 impl Committer {
@@ -186,8 +180,9 @@ impl Committer {
     pub fn is_generation_full(&self) -> bool {
         let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
         // Restarts use up segments too, a few bytes at a time.
-        // What is damaged is set aside soon.
+        // What is damaged is set aside soon, and the room of deleted topics given back.
         let is_full = !self.ledger.young.damaged.is_empty()
+            || self.ledger.young.is_deletion_in_pages
             || self.ledger.young.bytes >= self.options.generation_bytes
             || segments >= self.options.generation_bytes.saturating_mul(4);
         is_full && self.can_freeze()
@@ -224,6 +219,7 @@ impl Committer {
             totals,
             arrivals: self.ledger.arrivals,
             epoch: self.ledger.epoch,
+            last_topic: self.ledger.last_topic,
         };
         self.frozen = Some(Frozen { table, mark, carry_before, cursor: 0, is_folded: false });
         Some(job)
@@ -250,6 +246,11 @@ impl Committer {
         self.ledger.live = totals.values().map(Totals::live).sum();
         self.ledger.young.counted.extend(totals.keys());
         self.ledger.totals = totals;
+    }
+
+    /// Numbers of topics go on above this one, from the next fold on.
+    pub(super) fn set_last_topic(&mut self, last_topic: TopicId) {
+        self.ledger.last_topic = self.ledger.last_topic.max(last_topic);
     }
 
     /// The number that the last commit has; 0 before the first.
@@ -348,6 +349,10 @@ impl Committer {
                 log_topic(&mut self.record, topic);
                 self.ledger.topic(topic);
             }
+            Change::TopicDeleted { topic, in_pages } => {
+                log_topic_deleted(&mut self.record, *topic, *in_pages);
+                self.ledger.topic_deleted(*topic, *in_pages);
+            }
             Change::Produced(message) => {
                 log_produced(&mut self.record, message);
                 self.ledger.produced(message, self.record.len() - start);
@@ -394,7 +399,7 @@ impl Committer {
     fn carry_now(&mut self, arrival: u64) {
         let Some(frozen) = &self.frozen else { return };
         if let Some(entry) = frozen.table.entry(arrival) {
-            carry(&mut self.record, &mut self.ledger, entry, frozen.carry_before, frozen.mark.fold);
+            carry(&mut self.record, &mut self.ledger, frozen, entry);
         }
     }
 
@@ -405,20 +410,21 @@ impl Committer {
         let last = frozen.table.entries.len().min(frozen.cursor + budget / 16 + 1);
         while frozen.cursor < last && self.record.len() < limit {
             let entry = &frozen.table.entries[frozen.cursor];
-            carry(&mut self.record, &mut self.ledger, entry, frozen.carry_before, frozen.mark.fold);
+            carry(&mut self.record, &mut self.ledger, frozen, entry);
             frozen.cursor += 1;
         }
         frozen.cursor == frozen.table.entries.len()
     }
 }
 
-fn carry(record: &mut Vec<u8>, ledger: &mut Ledger, entry: &Entry, before: Timestamp, fold: u64) {
-    if !is_carried(entry, before) || ledger.young.entry(entry.arrival).is_some() {
+fn carry(record: &mut Vec<u8>, ledger: &mut Ledger, frozen: &Frozen, entry: &Entry) {
+    let is_gone = ledger.young.deleted.contains(&entry.topic) || ledger.young.entry(entry.arrival).is_some();
+    if is_gone || !frozen.table.is_carried(entry, frozen.carry_before) {
         return;
     }
     let message = entry.state.as_ref().expect("what is carried is live");
     let start = record.len();
-    log_carried(record, fold, message);
+    log_carried(record, frozen.mark.fold, message);
     ledger.carried(message, record.len() - start);
 }
 

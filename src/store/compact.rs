@@ -25,15 +25,20 @@ const MAX_PAGES: usize = 2_000;
 const MAX_RUNS: usize = 64;
 
 impl Folder {
-    /// Rewrites a bounded part of the pages if much of it is dead; `None`: there is nothing to do. To be called
-    /// again until then, between folds. While a backup runs there is nothing to do. What it gives is for readers to follow.
+    /// Removes a bounded part of what pages hold of deleted topics, or else rewrites a bounded part of the pages if much
+    /// of it is dead; `None`: there is nothing to do, or a backup is reading the pages. To be called
+    /// again until then, between folds. What it gives is for readers to follow.
     ///
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
     pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
         let fold = self.state.mark.fold;
+        // What a backup reads must stay, also of topics that were deleted since.
         if self.is_held().map_err(|problem| FoldError { fold, problem })? {
             return Ok(None);
+        }
+        if let Some(delta) = self.give_back().map_err(|problem| FoldError { fold, problem })? {
+            return Ok(Some(Arc::new(delta)));
         }
         let plan = self.plan();
         if plan.is_empty() {
@@ -50,7 +55,9 @@ impl Folder {
         let mut plan = BTreeMap::new();
         let mut pages = 0;
         while let Some(key) = self.worn.pop_first() {
-            let Some(slot) = self.directory.slot(&key) else { continue };
+            let Some(slot) = self.directory.slot(&key).filter(|_| !self.doomed.contains_key(&key.topic)) else {
+                continue;
+            };
             let runs = self.worn_runs(&key, slot);
             // What is damaged stays where it is until a fold sets it aside.
             if runs.is_empty() || !self.is_readable(&key, slot, &runs) {

@@ -1,149 +1,221 @@
 //! Counting waiting messages by due time, from the directory.
+//!
+//! Slots, pages and parts of tombstones that lie between two instants are counted from the directory. Of a slot that
+//! an instant cuts in two, the pages and parts across that instant are read, at most one of each per run. Runs do not
+//! change, so what was counted of one before an instant is kept for the next time: an instant on a whole minute is
+//! counted once, however often somebody looks.
 
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::queue::message::TopicId;
+use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
-use super::directory::Directory;
+use super::codec::Malformed;
 use super::keys::{Level, SlotKey};
-use super::page::{Order, PagesError, read_page};
-use super::slot::Slot;
+use super::page::{PageEntry, PagesError, read_page};
+use super::quarantine::PageName;
+use super::slot::{Run, Slot};
+use super::tombstones::Graves;
 use super::walk::Stock;
 
-/// Waiting messages of a topic in a range of its order, exactly: what lies inside is counted from the directory,
-/// and only pages and tombstones across an end of the range are read.
-pub(super) fn due_between(mut stock: Stock<'_>, topic: TopicId, range: Range<Order>) -> Result<u64, PagesError> {
-    let mut count = 0;
-    let directory = stock.directory;
-    for level in Level::DUE {
-        let slots = directory.slots_from(SlotKey::holding(topic, level, range.start.0));
-        for (key, slot) in slots.take_while(|(key, _)| (Timestamp::from_millis(key.start), 0) < range.end) {
-            let end = Timestamp::from_millis(key.start.saturating_add(level.width_ms()));
-            let is_inside = range.start <= (Timestamp::from_millis(key.start), 0) && (end, 0) <= range.end;
-            count += if is_inside { slot.live } else { slot_between(&mut stock, key, slot, &range)? };
-        }
-    }
-    Ok(count)
+/// What was counted of runs before instants.
+#[derive(Default)]
+pub(super) struct CutCache {
+    topics: BTreeMap<TopicId, Cuts>,
+    count: usize,
 }
 
-fn slot_between(stock: &mut Stock<'_>, key: &SlotKey, slot: &Slot, range: &Range<Order>) -> Result<u64, PagesError> {
-    let (mut held, mut gone) = (0_u64, 0_u64);
-    for (&number, run) in slot.runs.iter() {
-        let first = run.pages.partition_point(|page| page.last(key) < range.start);
-        for (n, page) in run.pages.iter().enumerate().skip(first) {
-            if page.first(key) >= range.end {
-                break;
-            }
-            if range.contains(&page.first(key)) && range.contains(&page.last(key)) {
-                held += u64::from(page.count);
-            } else if page.is_in_quarantine() {
-                // Only those that tombstones kill count, and these are counted as gone below.
-                let ends = (page.first(key), page.last(key));
-                let dead = stock.tombstones.dead_between(stock.kv, (key, slot), number, ends)?;
-                held += dead.iter().filter(|at| range.contains(at)).count() as u64;
-            } else {
-                let records = read_page(stock.kv, key, number, n, page)?;
-                held += records.iter().filter(|record| range.contains(&record.order)).count() as u64;
-            }
-        }
-        let Some(graves) = &run.graves else { continue };
-        let first = graves.parts.partition_point(|part| part.last < range.start);
-        for (n, part) in graves.parts.iter().enumerate().skip(first) {
-            if part.first >= range.end {
-                break;
-            }
-            if range.contains(&part.first) && range.contains(&part.last) {
-                gone += u64::from(part.count);
-            } else {
-                let tombstones = stock.tombstones.part(stock.kv, (*key, number, n), part)?;
-                gone += tombstones.iter().filter(|(at, _)| range.contains(at)).count() as u64;
-            }
-        }
+/// All topics together, about 40 MB.
+const MAX_CUTS: usize = 1 << 20;
+
+type Cuts = HashMap<(SlotKey, u64), RunCuts>;
+
+/// Of one run, as long as it is that one.
+struct RunCuts {
+    pages: Arc<[PageEntry]>,
+    graves: Option<Arc<Graves>>,
+    before: BTreeMap<Timestamp, Cut>,
+}
+
+/// Before an instant: messages in the pages of a run, and messages of earlier runs that its tombstones kill.
+#[derive(Clone, Copy, Default)]
+struct Cut {
+    held: u64,
+    gone: u64,
+}
+
+impl RunCuts {
+    fn new(run: &Run) -> Self {
+        Self { pages: Arc::clone(&run.pages), graves: run.graves.clone(), before: BTreeMap::new() }
     }
-    held.checked_sub(gone).ok_or_else(|| PagesError::Damaged {
+
+    fn is_of(&self, run: &Run) -> bool {
+        let same_graves = match (&self.graves, &run.graves) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            (None, None) => true,
+            _ => false,
+        };
+        Arc::ptr_eq(&self.pages, &run.pages) && same_graves
+    }
+}
+
+impl CutCache {
+    /// Waiting messages of a topic in each of the spans between `edges`, which ascend, exactly. Those of a page across
+    /// an edge that cannot be read, which is added to `damaged`, count where the page begins.
+    pub(super) fn due(
+        &mut self,
+        stock: Stock<'_>,
+        topic: TopicId,
+        edges: &[Timestamp],
+        damaged: &mut Vec<(DamagedPart, PagesError)>,
+    ) -> Result<Vec<u64>, PagesError> {
+        let old = self.topics.remove(&topic).unwrap_or_default();
+        self.count -= old.values().map(|run| run.before.len()).sum::<usize>();
+        let mut counting = Counting { stock, old, new: HashMap::new(), damaged };
+        let mut counts = vec![0; edges.len().saturating_sub(1)];
+        let result = counting.due(topic, edges, &mut counts);
+        // What is not asked for any more is forgotten; after a failure all is kept.
+        let mut cuts = counting.new;
+        if result.is_err() {
+            for (run, old) in counting.old {
+                cuts.entry(run).or_insert(old);
+            }
+        }
+        if !counting.damaged.is_empty() {
+            cuts.clear();
+        }
+        self.count += cuts.values().map(|run| run.before.len()).sum::<usize>();
+        self.topics.insert(topic, cuts);
+        if self.count > MAX_CUTS {
+            *self = Self::default();
+        }
+        result.map(|()| counts)
+    }
+}
+
+struct Counting<'a> {
+    stock: Stock<'a>,
+    old: Cuts,
+    new: Cuts,
+    damaged: &'a mut Vec<(DamagedPart, PagesError)>,
+}
+
+impl Counting<'_> {
+    fn due(&mut self, topic: TopicId, edges: &[Timestamp], counts: &mut [u64]) -> Result<(), PagesError> {
+        let (Some(&first), Some(&last)) = (edges.first(), edges.last()) else { return Ok(()) };
+        let directory = self.stock.directory;
+        for level in Level::DUE {
+            let slots = directory.slots_from(SlotKey::holding(topic, level, first));
+            for (key, slot) in slots.take_while(|(key, _)| Timestamp::from_millis(key.start) < last) {
+                let start = Timestamp::from_millis(key.start);
+                let end = Timestamp::from_millis(key.start.saturating_add(level.width_ms()));
+                let inside = edges.partition_point(|&edge| edge <= start)..edges.partition_point(|&edge| edge < end);
+                let before = self.live_before(key, slot, &edges[inside.clone()])?;
+                let ends = before.iter().copied().chain([slot.live]);
+                let mut reached = 0;
+                for (span, now) in (inside.start..=inside.end).zip(ends) {
+                    // Span n is before edge n + 1; what is before the first edge and after the last is left out.
+                    if let Some(count) = span.checked_sub(1).and_then(|span| counts.get_mut(span)) {
+                        *count += now.saturating_sub(reached);
+                    }
+                    reached = reached.max(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a slot, what lives before each of some instants in it.
+    fn live_before(&mut self, key: &SlotKey, slot: &Slot, cuts: &[Timestamp]) -> Result<Vec<u64>, PagesError> {
+        let mut live = vec![Cut::default(); cuts.len()];
+        if cuts.is_empty() {
+            return Ok(Vec::new());
+        }
+        for (&number, run) in slot.runs.iter() {
+            let old = self.old.remove(&(*key, number)).filter(|old| old.is_of(run));
+            let mut kept = RunCuts::new(run);
+            let mut page = None;
+            for (sum, &at) in live.iter_mut().zip(cuts) {
+                let cut = match old.as_ref().and_then(|old| old.before.get(&at)) {
+                    Some(&cut) => cut,
+                    None => Cut {
+                        held: self.held_before(key, (slot, number), run, at, &mut page)?,
+                        gone: self.gone_before(key, number, run, at)?,
+                    },
+                };
+                kept.before.insert(at, cut);
+                (sum.held, sum.gone) = (sum.held + cut.held, sum.gone + cut.gone);
+            }
+            self.new.insert((*key, number), kept);
+        }
+        let count = |cut: Cut| cut.held.checked_sub(cut.gone).ok_or_else(|| impossible(key));
+        live.into_iter().map(count).collect()
+    }
+
+    /// Messages in the pages of a run that are due before an instant. `open`: the page that was read last.
+    fn held_before(
+        &mut self,
+        key: &SlotKey,
+        (slot, number): (&Slot, u64),
+        run: &Run,
+        at: Timestamp,
+        open: &mut Option<(usize, Vec<Timestamp>)>,
+    ) -> Result<u64, PagesError> {
+        let across = run.pages.partition_point(|page| page.last(key).0 < at);
+        let whole: u64 = run.pages[..across].iter().map(|page| u64::from(page.count)).sum();
+        let Some(entry) = run.pages.get(across).filter(|page| page.first(key).0 < at) else { return Ok(whole) };
+        if open.as_ref().is_none_or(|&(page, _)| page != across) {
+            *open = Some((across, self.instants(key, (slot, number), across, entry)?));
+        }
+        let instants = open.as_ref().map_or(&[][..], |(_, instants)| instants);
+        Ok(whole + instants.partition_point(|&instant| instant < at) as u64)
+    }
+
+    /// Due times of the messages that the directory counts in a page.
+    fn instants(
+        &mut self,
+        key: &SlotKey,
+        (slot, number): (&Slot, u64),
+        page: usize,
+        entry: &PageEntry,
+    ) -> Result<Vec<Timestamp>, PagesError> {
+        if entry.is_in_quarantine() {
+            // Only those that tombstones kill count, and these are counted as gone, too.
+            let ends = (entry.first(key), entry.last(key));
+            let dead = self.stock.tombstones.dead_between(self.stock.kv, (key, slot), number, ends)?;
+            return Ok(dead.into_iter().map(|(at, _)| at).collect());
+        }
+        let name = PageName { slot: *key, run: number, page };
+        let read = if self.stock.avoided.contains(&name) {
+            Err(PagesError::damaged(name.to_string())(Malformed("it was found damaged before")))
+        } else {
+            read_page(self.stock.kv, key, number, page, entry)
+        };
+        Ok(match read {
+            Ok(records) => records.into_iter().map(|record| record.order.0).collect(),
+            Err(problem) => {
+                self.damaged.push((name.whole(entry), problem));
+                vec![entry.first(key).0; entry.count.into()]
+            }
+        })
+    }
+
+    /// Tombstones of a run for messages that were due before an instant.
+    fn gone_before(&mut self, key: &SlotKey, number: u64, run: &Run, at: Timestamp) -> Result<u64, PagesError> {
+        let Some(graves) = &run.graves else { return Ok(0) };
+        let across = graves.parts.partition_point(|part| part.last.0 < at);
+        let whole: u64 = graves.parts[..across].iter().map(|part| u64::from(part.count)).sum();
+        let Some(entry) = graves.parts.get(across).filter(|part| part.first.0 < at) else { return Ok(whole) };
+        let part = self.stock.tombstones.part(self.stock.kv, (*key, number, across), entry)?;
+        Ok(whole + part.partition_point(|&((instant, _), _)| instant < at) as u64)
+    }
+}
+
+fn impossible(key: &SlotKey) -> PagesError {
+    PagesError::Damaged {
         what: format!("topic {}, {:?} slot {}", key.topic.0, key.level, key.start),
         problem: "more of its messages are gone than there were",
-    })
-}
-
-/// Waiting messages of a topic per span of time, each page and each part of tombstones spread evenly over the
-/// time that it covers.
-pub(super) fn timeline(
-    directory: &Directory,
-    topic: TopicId,
-    from: Timestamp,
-    bucket_ms: u64,
-    buckets: usize,
-) -> Vec<u64> {
-    let mut counts = vec![0; buckets];
-    let scale = Scale { from: from.as_millis(), bucket_ms: bucket_ms.max(1), buckets: buckets as u64 };
-    for level in Level::DUE {
-        for (key, slot) in directory.slots_from(SlotKey { topic, level, start: 0 }) {
-            slot_timeline(key, slot, &scale, &mut counts);
-        }
-    }
-    counts
-}
-
-/// The spans: number 0 is everything before the first one that was asked for, and the last is everything after.
-struct Scale {
-    from: u64,
-    bucket_ms: u64,
-    buckets: u64,
-}
-
-impl Scale {
-    fn number(&self, at_ms: u64) -> u64 {
-        at_ms.checked_sub(self.from).map_or(0, |since| (since / self.bucket_ms + 1).min(self.buckets + 1))
-    }
-
-    /// The first instant after span `number`.
-    fn end(&self, number: u64) -> u64 {
-        if number > self.buckets { u64::MAX } else { self.from.saturating_add(self.bucket_ms.saturating_mul(number)) }
-    }
-}
-
-fn slot_timeline(key: &SlotKey, slot: &Slot, scale: &Scale, counts: &mut [u64]) {
-    let (first, last) = (scale.number(key.start), scale.number(key.start.saturating_add(key.level.width_ms() - 1)));
-    let span = |number: u64| usize::try_from(number.checked_sub(1)?).ok();
-    if first == last {
-        if let Some(count) = span(first).and_then(|n| counts.get_mut(n)) {
-            *count += slot.live;
-        }
-        return;
-    }
-    let len = usize::try_from(last - first + 1).expect("no more than the spans asked for");
-    let (mut held, mut gone) = (vec![0_u64; len], vec![0_u64; len]);
-    let spread = |to: &mut [u64], count: u64, from: Timestamp, until: Timestamp| {
-        let (from, until) = (from.as_millis(), until.as_millis());
-        let width = until - from + 1;
-        let mut before = 0;
-        for number in scale.number(from)..=scale.number(until) {
-            let reached = count * (scale.end(number).min(until + 1) - from) / width;
-            to[usize::try_from(number - first).expect("inside the slot")] += reached - before;
-            before = reached;
-        }
-    };
-    for run in slot.runs.values() {
-        for page in run.pages.iter() {
-            spread(&mut held, page.count.into(), page.first(key).0, page.last(key).0);
-        }
-        for part in run.graves.iter().flat_map(|graves| &graves.parts) {
-            spread(&mut gone, part.count.into(), part.first.0, part.last.0);
-        }
-    }
-    // Spreading can put more tombstones than messages into a span; a sum that never goes down evens that out
-    // and ends at what lives.
-    let (mut held_before, mut gone_before, mut reached) = (0, 0, 0_u64);
-    for (n, (held, gone)) in held.into_iter().zip(gone).enumerate() {
-        (held_before, gone_before) = (held_before + held, gone_before + gone);
-        let is_last = n + 1 == len;
-        let estimate = held_before.saturating_sub(gone_before).clamp(reached, slot.live);
-        let now = if is_last { slot.live } else { estimate };
-        if let Some(count) = span(first + n as u64).and_then(|n| counts.get_mut(n)) {
-            *count += now - reached;
-        }
-        reached = now;
     }
 }

@@ -89,6 +89,12 @@ impl Directory {
         self.slots.range(first..=SlotKey { start: u64::MAX, ..first })
     }
 
+    /// The slots of a topic.
+    pub(super) fn slots_of(&self, topic: TopicId) -> impl Iterator<Item = (&SlotKey, &Arc<Slot>)> {
+        let first = SlotKey { topic, level: Level::Second, start: 0 };
+        self.slots.range(first..=SlotKey { topic, level: Level::Dead, start: u64::MAX })
+    }
+
     /// Live messages in the pages, by topic: waiting, and dead letters.
     pub(super) fn live(&self) -> BTreeMap<TopicId, (u64, u64)> {
         let mut live: BTreeMap<TopicId, (u64, u64)> = BTreeMap::new();

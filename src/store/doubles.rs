@@ -193,6 +193,7 @@ struct KvMedium {
     present: Image,
     unsynced: Vec<Batch>,
     calls: Calls,
+    reads: u64,
 }
 
 /// A key-value store that loses what was not made durable.
@@ -204,6 +205,12 @@ impl LossyKv {
     #[must_use]
     pub fn calls(&self) -> Calls {
         self.medium().calls
+    }
+
+    /// Values that were asked for so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.medium().reads
     }
 
     /// Lets the next `calls` batches and barriers succeed and all later ones fail; `None`: none fails.
@@ -230,10 +237,10 @@ impl LossyKv {
         Self(Arc::new(Mutex::new(KvMedium { present: durable.clone(), durable, ..KvMedium::default() })))
     }
 
-    /// The durable keys.
+    /// The keys that are there, durable or not.
     #[must_use]
     pub fn keys(&self) -> Vec<Vec<u8>> {
-        self.medium().durable.keys().cloned().collect()
+        self.medium().present.keys().cloned().collect()
     }
 
     /// Changes a byte of the durable value of `key`.
@@ -269,7 +276,9 @@ fn apply(image: &mut Image, batch: Batch) {
 
 impl KvRead for LossyKv {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        Ok(self.medium().present.get(key).cloned())
+        let medium = &mut *self.medium();
+        medium.reads += 1;
+        Ok(medium.present.get(key).cloned())
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {

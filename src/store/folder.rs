@@ -4,23 +4,26 @@
 //! The order makes every moment safe. First pages, chunks, tombstones and runs under keys that carry the run's
 //! number, which nothing refers to yet, each batch with the intent that names its keys, so that a fold that does
 //! not finish leaves no garbage for ever; durable. Then one batch with everything that makes them count:
-//! directory, totals, topics, lists and the fold's own number; durable. Only after that may the journal forget.
+//! directory, totals, topics, lists and the fold's own number; durable. Only after that may the journal forget, and
+//! is removed what is of no use any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
+use crate::queue::far::Carried;
 use crate::queue::message::{Message, Place, TopicId};
 
 use super::codec::seal;
-use super::committer::{FoldDone, FoldJob, is_carried};
+use super::committer::{FoldDone, FoldJob};
 use super::directory::{Directory, DirectoryDelta};
 use super::generation::Entry;
+use super::give_back::Doomed;
 use super::hold::Held;
 use super::home::HomeLock;
 use super::index::{Found, Index, IndexRecord, TopicIndex, write_index_run};
-use super::keys::{Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chunk_key, topic_key};
+use super::keys::{DELETED, Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chunk_key, topic_key};
 use super::kv::{Batch, Kv, KvRead};
 use super::listing::Listing;
 use super::page::{Packer, PageEntry, PagesError, Put, sort_time};
@@ -31,7 +34,7 @@ use super::removals::Removals;
 use super::runs::{Remembered, RunEntry, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
 use super::segment::StoreId;
 use super::state::PagesState;
-use super::writer::RunWriter;
+use super::writer::{RunWriter, Useless};
 
 /// A fold failed. The journal still holds everything; the process is to end, and a restart folds again.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -56,6 +59,8 @@ pub struct Folder {
     pub(super) worn: BTreeSet<SlotKey>,
     /// Pages that are to be set aside: readers avoid them.
     pub(super) avoided: BTreeSet<PageName>,
+    /// Deleted topics of which pages hold something.
+    pub(super) doomed: Doomed,
     /// What a backup that is under way reads.
     pub(super) held: Held,
     /// Most removals that a backup may put off.
@@ -95,6 +100,7 @@ impl Folder {
         assert_eq!(job.mark.fold, self.state.mark.fold + 1, "folds run in order");
         let run = self.state.run + 1;
         self.topics.extend(job.table.topics.iter().map(|(&id, topic)| (id, topic.clone())));
+        self.topics.retain(|id, _| !job.table.deleted.contains(id));
         let kv = self.kv.reader();
         let mut last = Batch::default();
         let mut writer = RunWriter::new(&mut *self.kv, run);
@@ -113,30 +119,37 @@ impl Folder {
             let topic = self.topics.get(&topic);
             topic.map_or_else(Vec::new, |topic| useless_ended(runs, topic, job.now))
         });
-        let dedup =
-            list_runs::<DedupRecord>(&self.dedup, dedup, run, &mut last, |_, runs| useless_dedup(runs, job.now));
+        let dedup = list_runs::<DedupRecord>(&self.dedup, dedup, run, &mut last, |topic, runs| {
+            // Those of deleted topics are removed step by step.
+            if self.doomed.contains_key(&topic) { Vec::new() } else { useless_dedup(runs, job.now) }
+        });
         writer.finish(&mut last)?;
         put_facts(job, &quarantine.counts(), &mut last);
-        let (arrivals, epoch, carry_before) = (job.arrivals, job.epoch, job.carry_before);
-        let state = PagesState { mark: job.mark, run, arrivals, epoch, carry_before, ..self.state };
+        let FoldJob { arrivals, epoch, carry_before, last_topic, .. } = *job;
+        let state = PagesState { mark: job.mark, run, arrivals, epoch, carry_before, last_topic, ..self.state };
         let delta = DirectoryDelta { fold: job.mark.fold, run, slots };
         self.complete(last, state, &delta)?;
         self.worn.extend(delta.slots.keys());
         (self.ended, self.dedup, self.index) = (ended, dedup, index);
-        let carried = job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before));
-        let carried = carried.map(|entry| entry.arrival).collect();
+        self.doomed.extend(job.table.deleted.iter().map(|&topic| (topic, 0)));
+        let carried = job.table.entries.iter().filter(|entry| job.table.is_carried(entry, job.carry_before));
+        let carried = carried.filter_map(|entry| {
+            let place = entry.state.as_ref()?.place();
+            Some(Carried { topic: entry.topic, arrival: entry.arrival, place })
+        });
+        let carried = carried.collect();
         let set_aside = quarantine.done();
         Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left, set_aside })
     }
 
-    /// Makes the last batch durable and follows it.
+    /// Makes the last batch durable and follows it; then removes what it has made useless, unless a backup reads that.
     pub(super) fn complete(
         &mut self,
-        last: Batch,
+        mut last: Batch,
         mut state: PagesState,
         delta: &DirectoryDelta,
     ) -> Result<(), PagesError> {
-        let mut last = self.withhold(last, state.run)?;
+        let useless = Useless::of(&mut last, state.run);
         self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
@@ -144,14 +157,14 @@ impl Folder {
         self.kv.make_durable()?;
         self.directory.apply(delta);
         self.state = state;
-        Ok(())
+        self.remove_useless(useless)
     }
 }
 
 /// Writes the live messages of the generation that go to the pages, slot by slot.
 fn write_pages(job: &FoldJob, run: u64, put: Put<'_>) -> Result<BTreeMap<SlotKey, Vec<PageEntry>>, PagesError> {
     let mut slots: BTreeMap<SlotKey, Vec<&Message>> = BTreeMap::new();
-    for entry in &job.table.entries {
+    for entry in job.table.kept() {
         let Some(message) = goes_to_pages(entry, job) else { continue };
         let level = match message.place() {
             // What is overdue is spread over wider slots too, since a backlog may reach back far.
@@ -174,7 +187,7 @@ fn write_pages(job: &FoldJob, run: u64, put: Put<'_>) -> Result<BTreeMap<SlotKey
 }
 
 fn goes_to_pages<'a>(entry: &'a Entry, job: &FoldJob) -> Option<&'a Message> {
-    entry.state.as_ref().filter(|_| !is_carried(entry, job.carry_before))
+    entry.state.as_ref().filter(|_| !job.table.is_carried(entry, job.carry_before))
 }
 
 /// Writes what is remembered of the generation's ended messages and dedup ids.
@@ -186,12 +199,13 @@ fn write_remembered(
     put: Put<'_>,
 ) -> Result<(Vec<(TopicId, RunEntry)>, Vec<(TopicId, RunEntry)>), PagesError> {
     let (mut ended_runs, mut dedup_runs) = (Vec::new(), Vec::new());
-    for (topic, ended) in by_topic(&job.table.ended) {
+    let is_kept = |topic: &TopicId| !job.table.deleted.contains(topic);
+    for (topic, ended) in by_topic(&job.table.ended).into_iter().filter(|(topic, _)| is_kept(topic)) {
         let max = topics.get(&topic).map_or(usize::MAX, |topic| topic.settings.history_count as usize);
         let newest = ended[ended.len().saturating_sub(max)..].iter().copied();
         ended_runs.push((topic, write_run(topic, run, newest, put)?));
     }
-    for (topic, ids) in by_topic(&job.table.dedup) {
+    for (topic, ids) in by_topic(&job.table.dedup).into_iter().filter(|(topic, _)| is_kept(topic)) {
         let valid = ids.iter().copied().filter(|id| id.expires_at > job.now);
         dedup_runs.push((topic, write_run(topic, run, valid, put)?));
     }
@@ -214,7 +228,7 @@ fn remove_copies(
     run: u64,
     last: &mut Batch,
 ) -> Result<u64, PagesError> {
-    let touched = job.table.entries.iter().filter_map(|entry| Some((entry.topic, entry.in_pages?, entry.arrival)));
+    let touched = job.table.kept().filter_map(|entry| Some((entry.topic, entry.in_pages?, entry.arrival)));
     let mut leaving: Vec<_> = touched.collect();
     leaving.sort_unstable();
     for &(topic, place, arrival) in &leaving {
@@ -244,7 +258,7 @@ fn write_index(
 ) -> Result<Index, PagesError> {
     let found = |entry: &Entry| goes_to_pages(entry, job).and_then(Found::of);
     let mut topics: BTreeMap<TopicId, Vec<IndexRecord>> = BTreeMap::new();
-    for entry in job.table.entries.iter().filter(|entry| entry.was_indexed || found(entry).is_some()) {
+    for entry in job.table.kept().filter(|entry| entry.was_indexed || found(entry).is_some()) {
         let record = IndexRecord { arrival: entry.arrival, found: found(entry) };
         topics.entry(entry.topic).or_default().push(record);
     }
@@ -302,6 +316,9 @@ fn put_facts(job: &FoldJob, set_aside: &BTreeMap<TopicId, u64>, last: &mut Batch
         let value = seal(&key, payload);
         last.put(key, value);
     };
+    for &topic in &job.table.deleted {
+        put(topic_key(DELETED, topic), &[]);
+    }
     for (&id, topic) in &job.table.topics {
         let mut payload = Vec::new();
         put_topic(&mut payload, topic);
@@ -312,5 +329,9 @@ fn put_facts(job: &FoldJob, set_aside: &BTreeMap<TopicId, u64>, last: &mut Batch
         let quarantined = totals.quarantined + set_aside.get(topic).copied().unwrap_or(0);
         put_totals(&mut payload, &Totals { quarantined, ..*totals });
         put(topic_key(TOTALS, *topic), &payload);
+    }
+    for &topic in &job.table.deleted {
+        last.remove(topic_key(TOPIC, topic));
+        last.remove(topic_key(TOTALS, topic));
     }
 }

@@ -29,6 +29,10 @@ pub(super) struct Generation {
     index: HashMap<u64, usize>,
     pub(super) entries: Vec<Entry>,
     pub(super) topics: BTreeMap<TopicId, TopicRecord>,
+    /// Topics that are gone; what the generation holds of them goes nowhere.
+    pub(super) deleted: BTreeSet<TopicId>,
+    /// Some of these may be in pages.
+    pub(super) is_deletion_in_pages: bool,
     /// Topics whose totals changed.
     pub(super) counted: BTreeSet<TopicId>,
     /// In the order of their end.
@@ -41,6 +45,20 @@ pub(super) struct Generation {
 }
 
 impl Generation {
+    /// True if a fold at that horizon leaves this entry to the journal.
+    pub(super) fn is_carried(&self, entry: &Entry, carry_before: Timestamp) -> bool {
+        !self.deleted.contains(&entry.topic)
+            && entry.state.as_ref().is_some_and(|message| {
+                let is_soon = matches!(message.place(), Place::Due(due) if due < carry_before);
+                is_soon || message.progress.cancel_on_lease_end
+            })
+    }
+
+    /// The entries of topics that are there.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| !self.deleted.contains(&entry.topic))
+    }
+
     /// An empty one with room for about as much as `other` holds, so that it does not stop to grow.
     pub(super) fn sized_like(other: &Self) -> Self {
         Self {
@@ -91,6 +109,8 @@ impl Generation {
 pub(super) struct Ledger {
     pub(super) young: Generation,
     pub(super) totals: BTreeMap<TopicId, Totals>,
+    /// The highest number that a topic ever had.
+    pub(super) last_topic: TopicId,
     /// Live messages of all topics.
     pub(super) live: u64,
     /// Arrival numbers below this may have been used.
@@ -105,7 +125,20 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn topic(&mut self, topic: &TopicRecord) {
+        self.last_topic = self.last_topic.max(topic.id);
         self.young.topics.insert(topic.id, topic.clone());
+    }
+
+    pub(super) fn topic_deleted(&mut self, topic: TopicId, in_pages: bool) {
+        let totals = self.totals.remove(&topic).unwrap_or_default();
+        // A generation that is read alone counts from nothing.
+        self.live = self.live.saturating_sub(totals.produced.saturating_sub(totals.gone()));
+        let young = &mut self.young;
+        young.topics.remove(&topic);
+        young.counted.remove(&topic);
+        young.damaged.retain(|part| part.topic != topic);
+        young.deleted.insert(topic);
+        young.is_deletion_in_pages |= in_pages;
     }
 
     pub(super) fn produced(&mut self, message: &Message, bytes: usize) {
@@ -161,7 +194,9 @@ impl Ledger {
 
     /// A fold has set so many messages of a topic aside.
     pub(super) fn set_aside(&mut self, topic: TopicId, messages: u64) {
-        self.totals.entry(topic).or_default().quarantined += messages;
+        // The topic may have been deleted meanwhile.
+        let Some(totals) = self.totals.get_mut(&topic) else { return };
+        totals.quarantined += messages;
         self.live = self.live.saturating_sub(messages);
     }
 

@@ -23,7 +23,7 @@ use super::open_error::OpenError;
 use super::segment::StoreId;
 
 /// The format of the directory that this version writes and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const FORMAT: &str = "FORMAT";
 const UNFINISHED: &str = "FORMAT.new";

@@ -75,7 +75,11 @@ pub(super) fn load_index_list(kv: &dyn KvRead) -> Result<Index, PagesError> {
 }
 
 /// Gives every entry that holds to `sink`.
-pub(super) fn each_indexed(kv: &dyn KvRead, index: &Index, sink: &mut dyn FnMut(Restored)) -> Result<(), PagesError> {
+pub(super) fn each_indexed<'a>(
+    kv: &dyn KvRead,
+    index: impl Iterator<Item = (&'a TopicId, &'a TopicIndex)>,
+    sink: &mut dyn FnMut(Restored),
+) -> Result<(), PagesError> {
     for (&topic, runs) in index {
         each_of_topic(kv, topic, runs, &mut |arrival, Found { birth_due, place, key_hash }| {
             let id = MessageId { topic, birth_due, arrival };

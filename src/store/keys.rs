@@ -14,11 +14,12 @@
 //! | 9 ended index | topic, run | parts, count and age of a run of ended messages |
 //! | 10 dedup | topic, run, part | dedup ids |
 //! | 11 dedup index | topic, run | parts, count and age of a run of dedup ids |
-//! | 12 intent | run, part | keys that an unfinished fold or compaction has written |
+//! | 12 intent | run, part | keys that nothing lists: not yet, or not any more |
 //! | 13 tombstones list | topic, level, slot start, run, part | tombstones of that run in the slot |
 //! | 14 index | topic, run, part | where messages in pages are that have a key or have moved |
 //! | 15 index list | topic, run | parts and counts of a run of the index |
 //! | 16 quarantine | topic, level, slot start, run, page | a damaged page as it was found, not sealed |
+//! | 17 deleted | topic | nothing: what is listed of the topic is on its way out |
 //!
 //! Folds and compactions count their runs together; a run number is never used twice.
 
@@ -32,11 +33,17 @@ pub(super) const DIRECTORY: u8 = 4;
 pub(super) const PAGE: u8 = 5;
 pub(super) const TOMBSTONES: u8 = 6;
 pub(super) const CHUNK: u8 = 7;
+pub(super) const ENDED: u8 = 8;
+pub(super) const DEDUP: u8 = 10;
 pub(super) const INTENT: u8 = 12;
 pub(super) const TOMBSTONES_LIST: u8 = 13;
 pub(super) const INDEX: u8 = 14;
 pub(super) const INDEX_LIST: u8 = 15;
 pub(super) const QUARANTINE: u8 = 16;
+pub(super) const DELETED: u8 = 17;
+
+/// Data that counts only as far as a list names it.
+pub(super) const DATA: [u8; 6] = [PAGE, TOMBSTONES, CHUNK, ENDED, DEDUP, INDEX];
 
 /// Largest value, bytes. sled splits a leaf of more than sixteen values, but not at once, and moves one of more than
 /// 128 KiB to a file of its own: twenty of these stay below.

@@ -27,6 +27,14 @@ impl Batch {
         self.items.push((key, None));
     }
 
+    /// Takes out what removes a key that `is_taken`; gives these keys.
+    pub(super) fn take_removals(&mut self, is_taken: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let is_removal = |(key, value): &mut (Vec<u8>, Option<Vec<u8>>)| value.is_none() && is_taken(key);
+        let taken: Vec<Vec<u8>> = self.items.extract_if(.., is_removal).map(|(key, _)| key).collect();
+        self.bytes -= taken.iter().map(Vec::len).sum::<usize>();
+        taken
+    }
+
     /// True if there is nothing to apply.
     #[must_use]
     pub fn is_empty(&self) -> bool {

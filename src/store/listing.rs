@@ -9,13 +9,13 @@ use std::ops::ControlFlow;
 use crate::queue::change::{DedupRecord, Finished};
 
 use super::codec::{Malformed, seal_of, unseal};
-use super::keys::{DIRECTORY, INDEX_LIST, TOMBSTONES_LIST, TOPIC, TOTALS};
+use super::keys::{DELETED, DIRECTORY, INDEX_LIST, TOMBSTONES_LIST, TOPIC, TOTALS};
 use super::kv::{Batch, KvRead};
 use super::page::PagesError;
 use super::runs::Remembered;
 
-const KINDS: [u8; 7] =
-    [TOPIC, TOTALS, DIRECTORY, TOMBSTONES_LIST, Finished::INDEX_KIND, DedupRecord::INDEX_KIND, INDEX_LIST];
+const KINDS: [u8; 8] =
+    [TOPIC, TOTALS, DIRECTORY, TOMBSTONES_LIST, Finished::INDEX_KIND, DedupRecord::INDEX_KIND, INDEX_LIST, DELETED];
 
 /// The digest of all listed values: the sum of a hash of each checksum, so that it follows changes without the
 /// order mattering and without the values being kept in memory.

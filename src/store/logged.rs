@@ -1,7 +1,7 @@
 //! What a journal record holds: changes as they are written, with a move either whole or as a difference.
 
 use crate::queue::change::{Closing, DedupRecord, Finished, TopicRecord};
-use crate::queue::message::{HistoryEntry, Message, Place, Progress};
+use crate::queue::message::{HistoryEntry, Message, Place, Progress, TopicId};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
@@ -39,6 +39,8 @@ pub(super) enum Logged {
     Folded { fold: u64, through: u64 },
     /// 12: stored messages are damaged and to be set aside by the next fold.
     Quarantined(DamagedPart),
+    /// 13: a topic is gone with all its messages, of which some may be in pages.
+    TopicDeleted { topic: TopicId, in_pages: bool },
 }
 
 impl Logged {
@@ -70,6 +72,7 @@ impl Logged {
             10 => Self::Carried { fold: input.u64()?, message: message(input)? },
             11 => Self::Folded { fold: input.u64()?, through: input.u64()? },
             12 => Self::Quarantined(damaged_part(input)?),
+            13 => Self::TopicDeleted { topic: TopicId(input.u32()?), in_pages: flag(input)? },
             _ => return Err(Malformed("an unknown kind of change")),
         })
     }
@@ -78,6 +81,12 @@ impl Logged {
 pub(super) fn log_topic(out: &mut Vec<u8>, topic: &TopicRecord) {
     out.push(1);
     put_topic(out, topic);
+}
+
+pub(super) fn log_topic_deleted(out: &mut Vec<u8>, topic: TopicId, in_pages: bool) {
+    out.push(13);
+    put_u32(out, topic.0);
+    out.push(in_pages.into());
 }
 
 pub(super) fn log_produced(out: &mut Vec<u8>, message: &Message) {

@@ -35,6 +35,7 @@ pub mod doubles;
 mod durable_ranges;
 mod folder;
 mod generation;
+mod give_back;
 mod hold;
 mod home;
 mod index;

@@ -14,7 +14,7 @@ pub struct StoreOptions {
     pub carry_horizon_ms: u64,
     /// While a fold runs, each commit carries about this many bytes of them. Default 64 KiB.
     pub carry_bytes_per_commit: usize,
-    /// Cache of the page store, bytes. Default 64 MiB.
+    /// Cache of the page store, bytes. Default 32 MiB.
     pub cache_bytes: u64,
     /// Free space below which the store does not open, bytes: a disk that runs full while the page store
     /// opens can keep it from ever opening again. Default 64 MiB.

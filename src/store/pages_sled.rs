@@ -19,6 +19,8 @@ use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 pub struct SledPages {
     db: SledReads,
     file: File,
+    /// Bytes that were applied since the last flush.
+    unwritten: usize,
 }
 
 /// sled does not open.
@@ -38,8 +40,11 @@ pub enum SledOpenError {
 }
 
 /// Cache of sled, bytes; the broker's own memory holds what is near due.
-pub const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
+pub const DEFAULT_CACHE_BYTES: u64 = 32 << 20;
 const FLUSH_EVERY_MS: u64 = 300;
+/// What is applied waits in buffers of sled until the disk has taken it, as much as there is; together with
+/// what sled writes again of the leaves around, several times these bytes. A fold that is faster than the disk waits.
+const MAX_UNWRITTEN_BYTES: usize = 2 << 20;
 /// How often sled's own lock is waited for, and how long each time: a second in all.
 const LOCK_TRIES: u32 = 50;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
@@ -70,7 +75,7 @@ impl SledPages {
             File::open(&path).and_then(|file| file.sync_all()).map_err(io_error(&path))?;
         }
         File::open(directory).and_then(|handle| handle.sync_all()).map_err(io_error(directory))?;
-        Ok(Self { db: SledReads(db), file })
+        Ok(Self { db: SledReads(db), file, unwritten: 0 })
     }
 }
 
@@ -134,6 +139,14 @@ impl KvRead for SledReads {
     }
 }
 
+impl SledPages {
+    /// Waits until sled has written everything; that is not durable yet.
+    fn flush(&mut self) -> Result<(), KvError> {
+        self.unwritten = 0;
+        guarded(|| self.db.0.flush()).map(|_| ())
+    }
+}
+
 impl KvRead for SledPages {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         self.db.value(key)
@@ -150,6 +163,7 @@ impl Kv for SledPages {
     }
 
     fn apply(&mut self, batch: Batch) -> Result<(), KvError> {
+        self.unwritten += batch.bytes();
         let mut sled_batch = sled::Batch::default();
         for (key, value) in batch.into_items() {
             match value {
@@ -157,11 +171,15 @@ impl Kv for SledPages {
                 None => sled_batch.remove(key),
             }
         }
-        guarded(|| self.db.0.apply_batch(sled_batch))
+        guarded(|| self.db.0.apply_batch(sled_batch))?;
+        if self.unwritten > MAX_UNWRITTEN_BYTES {
+            self.flush()?;
+        }
+        Ok(())
     }
 
     fn make_durable(&mut self) -> Result<(), KvError> {
-        guarded(|| self.db.0.flush())?;
+        self.flush()?;
         guarded(|| self.file.sync_data())
     }
 

@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::queue::dead::StoredDead;
+use crate::queue::due::FirstInPages;
 use crate::queue::far::{Load, Loaded, Missing};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
 use super::codec::Malformed;
-use super::counts;
+use super::counts::CutCache;
 use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
 use super::keys::Level;
@@ -44,6 +46,8 @@ pub struct Reader {
     directory: Directory,
     state: PagesState,
     tombstones: TombstoneCache,
+    /// What was counted before instants.
+    cuts: CutCache,
     cursors: BTreeMap<TopicId, Cursor>,
     /// Counts loads, to tell which cursor was used last.
     loads: u64,
@@ -65,6 +69,10 @@ struct Cursor {
 
 /// Pages, or chunks of messages, that one load reads at most.
 const MAX_READS: usize = 200;
+/// The same for a look at dead letters, which the owner of the queue waits for.
+const MAX_DEAD_READS: usize = 32;
+/// Messages that are read to find the first due times.
+const MAX_FIRST: usize = 256;
 /// Pages that all cursors together hold, each with its records about 9 KB.
 const MAX_LOADED: usize = 2_048;
 
@@ -76,13 +84,28 @@ impl Reader {
         avoided: BTreeSet<PageName>,
         lock: Option<Arc<HomeLock>>,
     ) -> Self {
-        let (tombstones, cursors, damaged) = (TombstoneCache::default(), BTreeMap::new(), Vec::new());
-        Self { kv, directory, state, tombstones, cursors, loads: 0, avoided, damaged, _lock: lock }
+        Self {
+            kv,
+            directory,
+            state,
+            tombstones: TombstoneCache::default(),
+            cuts: CutCache::default(),
+            cursors: BTreeMap::new(),
+            loads: 0,
+            avoided,
+            damaged: Vec::new(),
+            _lock: lock,
+        }
     }
 
     /// The fold whose pages it reads.
     pub fn fold(&self) -> u64 {
         self.state.mark.fold
+    }
+
+    /// Number of the last fold or compaction that it follows.
+    pub fn run(&self) -> u64 {
+        self.state.run
     }
 
     /// Follows a fold or a compaction. Every one is to be applied, in order.
@@ -143,36 +166,60 @@ impl Reader {
         Ok(None)
     }
 
-    /// Up to `limit` dead letters of a topic, by time of death and arrival number, after the place `after`.
+    /// Up to `limit` dead letters of a topic, by time of death and arrival number, after the place `after`. One call
+    /// reads a bounded number of pages, as [`Reader::load`] does.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn dead(&mut self, topic: TopicId, after: Option<Order>, limit: usize) -> Result<Vec<Message>, ReadError> {
+    pub fn dead(&mut self, topic: TopicId, after: Option<Order>, limit: usize) -> Result<StoredDead, ReadError> {
         let from = match after {
             None => (Timestamp::ZERO, 0),
             Some((at, u64::MAX)) => (at.plus(1), 0),
             Some((at, arrival)) => (at, arrival + 1),
         };
         let mut walk = Walk::of_topic(&self.directory, topic, &[Level::Dead], from);
-        self.walk_on(&mut walk, limit, usize::MAX)
+        let messages = self.walk_on(&mut walk, limit, MAX_DEAD_READS)?;
+        Ok(StoredDead { messages, frontier: walk.frontier() })
     }
 
-    /// How many waiting messages of a topic are at or after `from` in its order and due before `until`, exactly.
-    /// Only pages and tombstones on the two ends are read.
+    /// Pages of a topic that are listed. Those of a deleted one are being removed.
+    pub fn pages_of(&self, topic: TopicId) -> u64 {
+        let runs = self.directory.slots_of(topic).flat_map(|(_, slot)| slot.runs.values());
+        runs.map(|run| run.pages.len() as u64).sum()
+    }
+
+    /// How many waiting messages of a topic fall due in each of the spans between `edges`, which ascend; a span ends
+    /// before its upper edge. Exact, apart from pages that are found damaged. Reads at most one page and one part of
+    /// tombstones for each run and edge, and none that it has read for the same edge of the last call.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn due_counts(&mut self, topic: TopicId, from: Order, until: Timestamp) -> Result<u64, ReadError> {
+    pub fn due(&mut self, topic: TopicId, edges: &[Timestamp]) -> Result<Vec<u64>, ReadError> {
         let (kv, directory, avoided) = (&*self.kv, &self.directory, &self.avoided);
         let stock = Stock { kv, directory, tombstones: &mut self.tombstones, avoided };
-        counts::due_between(stock, topic, from..(until, 0)).map_err(|error| self.explain(&error))
+        let mut damaged = Vec::new();
+        let counts = self.cuts.due(stock, topic, edges, &mut damaged);
+        let counts = counts.map_err(|error| self.explain(&error))?;
+        self.note_all(damaged)?;
+        Ok(counts)
     }
 
-    /// How many waiting messages of a topic fall due in each of `buckets` spans of `bucket_ms` from `from` on, by
-    /// the directory alone: within a page the messages are taken to be spread evenly. What lies before and after
-    /// is left out; a span of time that covers the whole topic gives the exact sum.
-    pub fn timeline(&self, topic: TopicId, from: Timestamp, bucket_ms: u64, buckets: usize) -> Vec<u64> {
-        counts::timeline(&self.directory, topic, from, bucket_ms, buckets)
+    /// Due times of the first waiting messages of a topic from a place in its order on, with how many messages wait
+    /// for each; of a bounded number of messages and pages.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn first_due(&mut self, topic: TopicId, from: Order) -> Result<FirstInPages, ReadError> {
+        let mut walk = Walk::of_topic(&self.directory, topic, &Level::DUE, from);
+        let messages = self.walk_on(&mut walk, MAX_FIRST, MAX_READS)?;
+        let mut first = FirstInPages { due: Vec::new(), is_all: walk.frontier().is_none() };
+        for message in messages {
+            match first.due.last_mut() {
+                Some((at, count)) if *at == message.progress.due_at => *count += 1,
+                _ => first.due.push((message.progress.due_at, 1)),
+            }
+        }
+        Ok(first)
     }
 
     fn walk_on(&mut self, walk: &mut Walk, max: usize, mut budget: usize) -> Result<Vec<Message>, ReadError> {
@@ -200,13 +247,19 @@ impl Reader {
             Ok(())
         };
         walk_on().map_err(|error| self.explain(&error))?;
+        self.note_all(damaged)?;
+        Ok(messages)
+    }
+
+    /// Notes what cannot be read, unless the pages have moved on.
+    fn note_all(&mut self, damaged: Vec<(DamagedPart, PagesError)>) -> Result<(), ReadError> {
         for (part, problem) in damaged {
             if self.explain(&problem) == ReadError::Overtaken {
                 return Err(ReadError::Overtaken);
             }
             self.note(part);
         }
-        Ok(messages)
+        Ok(())
     }
 
     fn message_at(&mut self, topic: TopicId, place: Place, arrival: u64) -> Result<Option<Message>, ReadError> {

@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::queue::change::{DedupRecord, Finished};
+use crate::queue::message::TopicId;
 
 use super::codec::{Malformed, seal};
 use super::folder::Folder;
@@ -141,6 +142,9 @@ fn copy_all(folder: &Folder, target: &mut Target, watch: &mut dyn FnMut(u64, u64
     for kind in COPIED {
         let mut failed = Ok(());
         kv.scan(&[kind], &mut |key, value| {
+            if is_of_deleted(folder, key) {
+                return std::ops::ControlFlow::Continue(());
+            }
             failed = target.put(key.to_vec(), value.to_vec());
             if failed.is_ok() { std::ops::ControlFlow::Continue(()) } else { std::ops::ControlFlow::Break(()) }
         })?;
@@ -148,13 +152,19 @@ fn copy_all(folder: &Folder, target: &mut Target, watch: &mut dyn FnMut(u64, u64
     }
     let slots = folder.directory.slots().count() as u64;
     let (mut messages, mut done) = (0, 0);
-    for (key, slot) in folder.directory.slots() {
+    for (key, slot) in folder.directory.slots().filter(|(key, _)| !folder.doomed.contains_key(&key.topic)) {
         messages += copy_slot(folder, key, slot, run, target)?;
         done += 1;
         watch(done, slots);
     }
     target.apply()?;
     Ok(messages)
+}
+
+/// True if a key belongs to a deleted topic: all kinds that are copied have the topic behind the kind.
+fn is_of_deleted(folder: &Folder, key: &[u8]) -> bool {
+    let topic = key[1..].first_chunk().map(|topic| TopicId(u32::from_be_bytes(*topic)));
+    topic.is_some_and(|topic| folder.doomed.contains_key(&topic))
 }
 
 /// Copies what lives in a slot as one run.

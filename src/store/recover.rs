@@ -14,6 +14,7 @@ use super::committer::{Committer, UnmarkedFold};
 use super::directory::Directory;
 use super::folder::Folder;
 use super::generation::Ledger;
+use super::give_back::{Doomed, load_doomed};
 use super::hold::{Held, MAX_WITHHELD};
 use super::home::{HomeLock, Identity};
 use super::index::{each_indexed, load_index_list};
@@ -28,7 +29,7 @@ use super::options::StoreOptions;
 use super::page::PagesError;
 use super::quarantine::PageName;
 use super::records::{topic, totals};
-use super::runs::{each, load_index};
+use super::runs::{RunIndex, each, load_index};
 use super::segment::StoreId;
 use super::state::PagesState;
 use super::writer::remove_unfinished;
@@ -88,11 +89,16 @@ pub(super) fn open_locked(
     }
     remove_unfinished(&mut *kv)?;
     let mut folder = load_folder(kv, &state, identity.store, lock.clone())?;
-    let mut ledger = Ledger { arrivals: state.arrivals, epoch: state.epoch, ..Ledger::default() };
+    let mut ledger = Ledger {
+        arrivals: state.arrivals,
+        epoch: state.epoch,
+        last_topic: state.last_topic.max(folder.topics.keys().next_back().copied().unwrap_or_default()),
+        ..Ledger::default()
+    };
     let unmarked = unmarked_fold(&chain, &*log, &state)?;
     restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
     restore_journal(&chain, &*log, &state, &mut ledger, sink)?;
-    check_counts(&folder.directory, &ledger, unmarked.as_ref())?;
+    check_counts(&folder.directory, &folder.doomed, &ledger, unmarked.as_ref())?;
     folder.avoided = ledger.young.damaged.iter().filter_map(PageName::of_whole).collect();
     let torn = chain.torn.clone();
     let start = go_on(&mut *log, chain, found.spares, &state, &options)?;
@@ -122,6 +128,7 @@ pub(super) fn load_folder(
     })?;
     let worn = directory.slots().map(|(&key, _)| key).collect();
     let avoided = BTreeSet::new();
+    let doomed = load_doomed(&*kv)?;
     Ok(Folder {
         kv,
         directory,
@@ -133,6 +140,7 @@ pub(super) fn load_folder(
         state: *state,
         worn,
         avoided,
+        doomed,
         held: Held::default(),
         max_withheld: MAX_WITHHELD,
         store,
@@ -167,6 +175,7 @@ fn restore_pages(
     ledger: &mut Ledger,
     sink: &mut dyn FnMut(Restored),
 ) -> Result<(), OpenError> {
+    sink(Restored::LastTopic(ledger.last_topic));
     folder.topics.values().for_each(|topic| sink(Restored::Topic(topic.clone())));
     load(&*folder.kv, TOTALS, "totals", totals, &mut |topic, totals: Totals| {
         ledger.totals.insert(topic, totals);
@@ -177,12 +186,15 @@ fn restore_pages(
     }
     sink(Restored::Fold(folder.state.mark.fold));
     let live = folder.directory.live();
-    for topic in folder.topics.keys().chain(live.keys()).copied().collect::<BTreeSet<_>>() {
+    let is_kept = |topic: &TopicId| !folder.doomed.contains_key(topic);
+    let topics: BTreeSet<TopicId> = folder.topics.keys().chain(live.keys()).copied().collect();
+    for topic in topics.into_iter().filter(is_kept) {
         let (waiting, dead) = live.get(&topic).copied().unwrap_or_default();
         let first = folder.directory.first_waiting(topic).filter(|_| waiting > 0);
         sink(Restored::Stored { topic, waiting, dead, first });
     }
-    each_indexed(&*folder.kv, &folder.index, sink)?;
+    let kept = folder.index.iter().filter(|&(topic, _)| is_kept(topic));
+    each_indexed(&*folder.kv, kept, sink)?;
     let mut carried = HashSet::new();
     chain.each_change(log, &mut |logged, _| {
         match logged {
@@ -198,8 +210,11 @@ fn restore_pages(
     entries.filter(|message| !carried.contains(&message.id.arrival)).for_each(|message| {
         sink(Restored::Message(message.clone()));
     });
-    each::<Finished>(&*folder.kv, &folder.ended, &mut |ended| sink(Restored::Ended(ended)))?;
-    each::<DedupRecord>(&*folder.kv, &folder.dedup, &mut |dedup| sink(Restored::Dedup(dedup)))?;
+    let kept = |runs: &RunIndex| -> RunIndex {
+        runs.iter().filter(|&(topic, _)| is_kept(topic)).map(|(&topic, runs)| (topic, runs.clone())).collect()
+    };
+    each::<Finished>(&*folder.kv, &kept(&folder.ended), &mut |ended| sink(Restored::Ended(ended)))?;
+    each::<DedupRecord>(&*folder.kv, &kept(&folder.dedup), &mut |dedup| sink(Restored::Dedup(dedup)))?;
     Ok(())
 }
 
@@ -276,6 +291,10 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
             ledger.topic(&topic);
             Change::TopicPut(topic)
         }
+        Logged::TopicDeleted { topic, in_pages } => {
+            ledger.topic_deleted(topic, in_pages);
+            Change::TopicDeleted { topic, in_pages }
+        }
         Logged::Produced(message) => {
             ledger.produced(&message, bytes);
             Change::Produced(message)
@@ -325,21 +344,25 @@ fn replay(ledger: &mut Ledger, logged: Logged, bytes: usize, fold: u64) -> Resul
     }))
 }
 
-/// The totals say how many messages live; pages and journal must hold as many.
+/// The totals say how many messages live; pages and journal must hold as many. What they hold of deleted topics does not
+/// count.
 pub(super) fn check_counts(
     directory: &Directory,
+    doomed: &Doomed,
     ledger: &Ledger,
     unmarked: Option<&UnmarkedFold>,
 ) -> Result<(), OpenError> {
+    let is_gone = |topic: &TopicId| ledger.young.deleted.contains(topic);
     let live_in_pages = directory.live().into_iter();
+    let live_in_pages = live_in_pages.filter(|(topic, _)| !doomed.contains_key(topic) && !is_gone(topic));
     let mut found: BTreeMap<TopicId, u64> =
         live_in_pages.map(|(topic, (waiting, dead))| (topic, waiting + dead)).collect();
     for message in unmarked.into_iter().flat_map(UnmarkedFold::to_carry) {
-        if ledger.young.entry(message.id.arrival).is_none() {
+        if ledger.young.entry(message.id.arrival).is_none() && !is_gone(&message.id.topic) {
             *found.entry(message.id.topic).or_default() += 1;
         }
     }
-    for entry in &ledger.young.entries {
+    for entry in ledger.young.kept() {
         let count = found.entry(entry.topic).or_default();
         // A page can lack a message only if it was lost; then the sums differ below.
         *count = (*count + u64::from(entry.state.is_some())).saturating_sub(u64::from(entry.in_pages.is_some()));
@@ -356,8 +379,7 @@ pub(super) fn check_counts(
 }
 
 fn live(topic: TopicId, totals: &Totals) -> Result<u64, OpenError> {
-    let gone = totals.acked + totals.cancelled + totals.replaced + totals.purged + totals.quarantined;
-    let live = totals.produced.checked_sub(gone);
+    let live = totals.produced.checked_sub(totals.gone());
     live.ok_or_else(|| OpenError::PagesDamaged {
         what: format!("the totals of topic {} contradict themselves", topic.0),
     })

@@ -161,6 +161,9 @@ impl Found {
         match item {
             BackupItem::Header(_) if self.header.is_some() => return Err("a second header"),
             BackupItem::Header(header) => self.header = Some(*header),
+            BackupItem::Topic(record, _) if self.header.is_some_and(|header| record.id > header.last_topic) => {
+                return Err("a topic of a number that was never issued");
+            }
             BackupItem::Topic(record, totals) => {
                 counts.topics += 1;
                 let topic = BackupTopic { record: record.clone(), totals: *totals, waiting: 0, dead: 0 };
@@ -236,12 +239,13 @@ fn fill(
     if reader.sum() != contents.checksum {
         return Err(damaged(0, "it has changed while it was being restored").into());
     }
-    let BackupHeader { epoch, taken_at, arrivals, .. } = contents.header;
+    let BackupHeader { epoch, taken_at, arrivals, last_topic, .. } = contents.header;
     let reserved = Change::ArrivalsReserved(arrivals.saturating_add(ARRIVALS_SKIPPED));
     filling.commit(&[reserved, Change::Opened { epoch, at: taken_at }])?;
     let totals = contents.topics.iter().map(|topic| (topic.record.id, topic.totals));
     filling.opened.committer.set_totals(totals.filter(|(_, totals)| *totals != Totals::default()).collect());
-    // Twice: the totals must also be in the fold to which a page store could go back.
+    filling.opened.committer.set_last_topic(last_topic);
+    // Twice: both must also be in the fold to which a page store could go back.
     filling.fold()?;
     filling.fold()?;
     let bytes = filling.opened.folder.disk_bytes() + filling.opened.committer.journal_bytes();

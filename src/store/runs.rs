@@ -9,7 +9,7 @@ use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 
 use super::codec::{Malformed, Reader, put_bytes, put_u32, put_u64, seal, unseal};
-use super::keys::{MAX_VALUE_BYTES, parse_run_key, run_key, run_part_key};
+use super::keys::{DEDUP, ENDED, MAX_VALUE_BYTES, parse_run_key, run_key, run_part_key};
 use super::kv::{Batch, KvRead};
 use super::page::{PagesError, Put};
 use super::records::{dedup, finished, put_dedup, put_finished, put_time, time};
@@ -26,7 +26,7 @@ pub(super) trait Remembered: Sized {
 }
 
 impl Remembered for Finished {
-    const DATA_KIND: u8 = 8;
+    const DATA_KIND: u8 = ENDED;
     const INDEX_KIND: u8 = 9;
 
     fn topic(&self) -> TopicId {
@@ -47,7 +47,7 @@ impl Remembered for Finished {
 }
 
 impl Remembered for DedupRecord {
-    const DATA_KIND: u8 = 10;
+    const DATA_KIND: u8 = DEDUP;
     const INDEX_KIND: u8 = 11;
 
     fn topic(&self) -> TopicId {

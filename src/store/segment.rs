@@ -11,7 +11,7 @@ use super::codec::Malformed;
 pub type StoreId = [u8; 16];
 
 /// The journal format that this version writes and the only one it reads.
-pub(super) const JOURNAL_VERSION: u32 = 1;
+pub(super) const JOURNAL_VERSION: u32 = 2;
 /// Bytes of a segment's header: one sector, which is written whole or not at all.
 pub(super) const HEADER_BYTES: usize = 512;
 /// Bytes of a record in front of its payload: length, checksum, commit number.

@@ -13,7 +13,7 @@ use crate::queue::quarantine::DamagedPart;
 use crate::queue::time::Timestamp;
 
 use super::backup_file::{BackupCounts, BackupHeader, BackupSink, BackupWriter, Stopped};
-use super::committer::{FoldDone, FoldJob, is_carried};
+use super::committer::{FoldDone, FoldJob};
 use super::directory::Directory;
 use super::folder::{FoldError, Folder};
 use super::hold::Hold;
@@ -89,15 +89,21 @@ impl Folder {
         };
         let topics: BTreeMap<_, _> = self.topics.iter().map(with_totals).collect();
         let mut carried: BTreeMap<TopicId, Vec<Message>> = BTreeMap::new();
-        for entry in job.table.entries.iter().filter(|entry| is_carried(entry, job.carry_before)) {
+        for entry in job.table.entries.iter().filter(|entry| job.table.is_carried(entry, job.carry_before)) {
             carried.entry(entry.topic).or_default().extend(entry.state.clone());
         }
+        // What is left of deleted topics counts for nothing.
+        let kept = |runs: &RunIndex| -> RunIndex {
+            let kept = runs.iter().filter(|&(topic, _)| !self.doomed.contains_key(topic));
+            kept.map(|(&topic, runs)| (topic, runs.clone())).collect()
+        };
         let header = BackupHeader {
             store: self.store,
             epoch: job.epoch,
             taken_at: job.now,
             commit: job.mark.through,
             arrivals: job.arrivals,
+            last_topic: job.last_topic,
             topics: topics.len() as u64,
             live: topics.values().map(|(_, totals)| totals.live()).sum(),
         };
@@ -107,8 +113,8 @@ impl Folder {
             directory: self.directory.clone(),
             topics,
             carried,
-            ended: self.ended.clone(),
-            dedup: self.dedup.clone(),
+            ended: kept(&self.ended),
+            dedup: kept(&self.dedup),
             hold,
             _lock: self.lock.clone(),
         })

@@ -1,5 +1,6 @@
 //! The state of the page store as a whole, one value.
 
+use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
 
 use super::codec::{Reader, put_u32, put_u64, unseal};
@@ -17,6 +18,8 @@ pub(super) struct PagesState {
     pub(super) run: u64,
     pub(super) arrivals: u64,
     pub(super) epoch: u32,
+    /// The highest number that a topic ever had.
+    pub(super) last_topic: TopicId,
     /// Digest of everything that lists and counts.
     pub(super) listing: u64,
     /// What fell due before this instant was left to the journal by the last fold.
@@ -34,6 +37,7 @@ impl PagesState {
         put_u32(&mut payload, self.epoch);
         put_u64(&mut payload, self.listing);
         put_time(&mut payload, self.carry_before);
+        put_u32(&mut payload, self.last_topic.0);
         payload
     }
 
@@ -50,6 +54,8 @@ impl PagesState {
                 epoch: input.u32()?,
                 listing: input.u64()?,
                 carry_before: time(&mut input)?,
+                // Format 1 has none: no topic was ever deleted.
+                last_topic: if input.is_empty() { TopicId(0) } else { TopicId(input.u32()?) },
             };
             input.finish()?;
             Ok(state)

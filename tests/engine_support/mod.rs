@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,6 +17,7 @@ use duewheel::engine::{
 };
 use duewheel::queue::change::{Change, Restored};
 use duewheel::queue::command::{Command, Delivery, Due, KeyPolicy, Produce, Produced, Reply};
+use duewheel::queue::far::Carried;
 use duewheel::queue::limits::Limits;
 use duewheel::queue::receipt::ReceiptKey;
 use duewheel::queue::settings::TopicSettings;
@@ -46,6 +48,8 @@ struct State {
     folds_noted: usize,
     /// Commits there had been when the last fold was noted.
     commits_at_fold: usize,
+    /// Changes there were when the generation ended.
+    changes_frozen: usize,
 }
 
 impl Journal {
@@ -144,7 +148,9 @@ impl Commits for Journal {
     }
 
     fn freeze(&mut self) -> Option<()> {
-        std::mem::take(&mut self.state().fold_wanted).then_some(())
+        let mut state = self.state();
+        state.changes_frozen = state.changes.len();
+        std::mem::take(&mut state.fold_wanted).then_some(())
     }
 
     fn folded(&mut self, (): ()) -> Result<Folded, CommitFailure> {
@@ -154,11 +160,19 @@ impl Commits for Journal {
         });
         // Nothing is in pages: the whole generation was carried.
         let state = self.state();
-        let arrivals = state.changes.iter().filter_map(|change| match change {
-            Change::Produced(message) | Change::Moved { message, .. } => Some(message.id.arrival),
-            _ => None,
-        });
-        Ok(Folded { fold: state.folds_noted as u64, carried: arrivals.collect(), delta: None, set_aside: Vec::new() })
+        let mut live = BTreeMap::new();
+        for change in &state.changes[..state.changes_frozen] {
+            match change {
+                Change::Produced(message) | Change::Moved { message, .. } => {
+                    let (topic, arrival) = (message.id.topic, message.id.arrival);
+                    live.insert(arrival, Carried { topic, arrival, place: message.place() });
+                }
+                Change::Finished(finished) => drop(live.remove(&finished.id.arrival)),
+                _ => {}
+            }
+        }
+        let carried = live.into_values().collect();
+        Ok(Folded { fold: state.folds_noted as u64, carried, delta: None, set_aside: Vec::new() })
     }
 
     fn journal_bytes(&self) -> u64 {
@@ -281,7 +295,7 @@ pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) ->
         opening: effects.changes,
         commits: journal.clone(),
         folds: journal.clone(),
-        pages: [Box::new(NoPages), Box::new(NoPages)],
+        pages: [Box::new(NoPages), Box::new(NoPages), Box::new(NoPages)],
         receipt_key: ReceiptKey::new([7; 16]),
     };
     start(settings, parts, clock).expect("the journal is in order")

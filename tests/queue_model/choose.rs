@@ -1,7 +1,9 @@
 //! Chooses what happens next, from the state: mostly what can succeed, and often enough what cannot.
 
 use bytes::Bytes;
-use duewheel::queue::command::{Command, ConsumerId, Due, KeyPolicy, LeaseRequest, Nack, NackReason, Produce, Target};
+use duewheel::queue::command::{
+    Command, ConsumerId, DeadLetter, Due, KeyPolicy, LeaseRequest, Nack, NackReason, Produce, Target,
+};
 use duewheel::queue::fields::{TopicField, TopicPatch};
 use duewheel::queue::limits::DAY_MS;
 use duewheel::queue::message::{MessageId, TopicId};
@@ -25,6 +27,16 @@ impl Run {
     }
 
     pub(crate) fn choose_command(&mut self) -> Command {
+        // What was deleted comes back soon, since little can be done without.
+        if let Some(name) = TOPICS.iter().map(|name| topic_name(name)).find(|name| self.model.topic(name).is_none())
+            && self.rng.bool()
+            && self.model.topics.len() < LIMITS.max_topics
+        {
+            return Command::CreateTopic { name, settings: self.choose_settings() };
+        }
+        if self.rng.u32(0..150) == 0 {
+            return self.choose_deletion();
+        }
         let live = self.model.entries.len();
         let leased = self.model.entries.values().any(|entry| entry.lease.is_some());
         if leased && self.rng.u32(0..10) < 6 {
@@ -231,7 +243,16 @@ impl Run {
         let dead: Vec<MessageId> = self.model.entries.values().filter(dead).map(|entry| entry.id).collect();
         let id = if dead.is_empty() || self.rng.u32(0..8) == 0 { self.choose_id() } else { Some(self.pick(&dead)) };
         let Some(id) = id else { return self.choose_produce() };
-        Command::Redrive { topic: self.name_of(id.topic), id }
+        let Some(topic) = self.name_of(id.topic) else { return self.choose_produce() };
+        let died_at = self.model.entries.get(&id.arrival).and_then(|entry| entry.progress.dead).map(|(_, at)| at);
+        let other = died_at.map(|at| at.minus(1));
+        let letter = DeadLetter { topic, id, died_at: self.pick(&[None, died_at, died_at, other]) };
+        if self.rng.u32(0..6) == 0 { Command::Purge(letter) } else { Command::Redrive(letter) }
+    }
+
+    fn choose_deletion(&mut self) -> Command {
+        let name = topic_name(self.pick(&["orders", "payments", "third", "third", "fourth", "nowhere"]));
+        Command::DeleteTopic { name, purge: self.rng.u32(0..3) > 0 }
     }
 
     fn choose_topic_command(&mut self) -> Command {
@@ -326,7 +347,8 @@ impl Run {
         let id =
             if self.rng.u32(0..3) == 0 && !leased.is_empty() { Some(self.pick(&leased)) } else { self.choose_id() };
         match id {
-            Some(id) => (self.name_of(id.topic), Target::Id(id)),
+            // Also by an id of a topic that was deleted, in another.
+            Some(id) => (self.name_of(id.topic).unwrap_or_else(|| self.choose_topic()), Target::Id(id)),
             None => (self.choose_topic(), Target::Key(Key::parse("k0").expect("a short key"))),
         }
     }
@@ -351,9 +373,9 @@ impl Run {
         ConsumerId(self.rng.u64(0..4))
     }
 
-    fn name_of(&self, id: TopicId) -> TopicName {
+    fn name_of(&self, id: TopicId) -> Option<TopicName> {
         let topic = self.model.topics.iter().find(|topic| topic.record.id == id);
-        topic.expect("ids name topics that exist").record.name.clone()
+        topic.map(|topic| topic.record.name.clone())
     }
 
     fn choose_settings(&mut self) -> TopicSettings {

@@ -3,10 +3,12 @@
 use duewheel::queue::command::{
     Command, ConsumerId, FindRejection, ProduceRejection, Rejection, Reply, SettleRejection, Target, TopicRejection,
 };
-use duewheel::queue::message::{Message, TopicId};
+use duewheel::queue::dead::{DeadFilter, DeadQuery, DeadSnapshot, StoredDead};
+use duewheel::queue::due::{FirstInPages, timeline_edges};
+use duewheel::queue::message::{DeadReason, Message, MessageId, TopicId};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
-use duewheel::queue::values::TopicName;
+use duewheel::queue::values::{NackText, TopicName};
 use duewheel::queue::view::{Hindrance, MessageView, StateView};
 
 use crate::driver::{Answer, Run};
@@ -71,6 +73,7 @@ pub(crate) fn everything(run: &mut Run) {
     assert_eq!(checked, Ok(()), "the queue's own invariants");
     for topic in &run.model.topics {
         counts(run, topic);
+        due(run, topic);
         dead_letters(run, topic);
     }
     for entry in run.model.entries.values() {
@@ -112,26 +115,125 @@ fn counts(run: &Run, topic: &Topic) {
     assert!(cap.is_none_or(|cap| counts.leased <= cap) || topic.updated, "over the concurrency cap");
 }
 
+/// What is due when: what the pages say, joined with what has changed since, is a recount of the model.
+fn due(run: &Run, topic: &Topic) {
+    let (model, name, id) = (&run.model, &topic.record.name, topic.record.id);
+    let mut edges = timeline_edges(run.now);
+    // Ends of spans where messages are, too.
+    edges.extend(model.entries.values().map(|entry| entry.progress.due_at).filter(|&at| at > run.now).take(20));
+    edges.sort_unstable();
+    edges.dedup();
+    let is_scheduled = |entry: &&Entry| entry.id.topic == id && entry.state(model.advanced_to) == State::Scheduled;
+    let scheduled = model.entries.values().filter(is_scheduled);
+    let scheduled: Vec<Timestamp> = scheduled.map(|entry| entry.progress.due_at).collect();
+    let count = |ends: &[Timestamp]| scheduled.iter().filter(|&&at| ends[0] <= at && at < ends[1]).count() as u64;
+    let want: Vec<u64> = edges.windows(2).map(count).collect();
+    let got = run.queue.due_between(name, &edges, &run.store.due(id, &edges)).expect("the topic exists");
+    assert_eq!(got, want, "due counts of {name}");
+    let oldest = model.ready(id).first().map(|entry| entry.progress.due_at);
+    let first = |max| match run.queue.frontier(id) {
+        Some(frontier) => run.store.first_due(id, (frontier.0, 0), max),
+        None => FirstInPages { due: Vec::new(), is_all: true },
+    };
+    let got = run.queue.oldest_overdue(run.now, name, &first(usize::MAX));
+    let is_leased = |at| {
+        let mut entries = model.entries.values();
+        entries.any(|entry| entry.state(model.advanced_to) == State::Leased && entry.progress.due_at == at)
+    };
+    assert!(got == oldest || got.is_some_and(is_leased), "oldest overdue of {name}: {got:?}, {oldest:?}");
+    let got = run.queue.oldest_overdue(run.now, name, &first(2));
+    // What was read has ended or moved: not before the last of it.
+    assert!(
+        oldest.is_none() || got <= oldest || got.is_some_and(is_leased),
+        "oldest overdue of {name}, of few: {got:?}, {oldest:?}"
+    );
+}
+
 fn dead_letters(run: &Run, topic: &Topic) {
-    let want = run.model.dead_letters(topic.record.id);
+    let want = run.model.dead_letters(topic.record.id, |_| true);
     let name = &topic.record.name;
     let disk = run.store.dead(topic.record.id);
     let stored = |after: Option<(Timestamp, u64)>| {
         let is_after = |m: &&Message| m.progress.dead.map(|(_, at)| (at, m.id.arrival)) > after;
         disk.iter().filter(is_after).cloned().collect::<Vec<_>>()
     };
-    let list =
-        |after, limit| run.queue.dead_letters(run.now, name, after, limit, &stored(after)).expect("the topic exists");
-    let all: Vec<_> = list(None, 1_000).into_iter().map(|view| view.message.id).collect();
-    assert_eq!(all, want, "dead letters of {name}");
-    // Page by page gives the same.
-    let (mut paged, mut after) = (Vec::new(), None);
-    while let Some(view) = list(after, 1).pop() {
-        let (_, at) = view.message.progress.dead.expect("a dead letter is dead");
-        after = Some((at, view.message.id.arrival));
-        paged.push(view.message.id);
+    // Page by page gives the same, also if the disk gives few at a time.
+    let list = |filter: &DeadFilter, snapshot: Option<&DeadSnapshot>, limit: usize, most: usize| {
+        let (mut ids, mut after, mut looks) = (Vec::new(), None, 0);
+        loop {
+            let query = DeadQuery { after, filter: filter.clone(), snapshot: snapshot.cloned(), limit };
+            let mut messages = stored(query.begins_after());
+            let order = |m: &Message| (m.progress.dead.expect("it is dead").1, m.id.arrival);
+            let frontier = messages.get(most).map(order);
+            messages.truncate(most);
+            let stored = StoredDead { messages, frontier };
+            let page = run.queue.dead_letters(run.now, name, &query, &stored).expect("the topic exists");
+            assert!(page.letters.len() <= limit);
+            ids.extend(page.letters.iter().map(|view| view.message.id));
+            looks += 1;
+            assert!(looks < 1_000, "it comes to an end");
+            assert!(page.next.is_none_or(|next| after.is_none_or(|after| next > after)), "it goes on");
+            after = page.next;
+            if after.is_none() {
+                return ids;
+            }
+        }
+    };
+    let all = DeadFilter::default();
+    for (limit, most) in [(1_000, 1_000), (1, 1_000), (2, 1), (1_000, 2)] {
+        assert_eq!(list(&all, None, limit, most), want, "dead letters of {name}, {limit} and {most} at a time");
     }
-    assert_eq!(paged, want, "dead letters of {name}, page by page");
+    let snapshot = run.queue.dead_snapshot(run.now, name).expect("the topic exists");
+    assert_eq!(snapshot.count, want.len() as u64);
+    filtered(run, topic, &list);
+}
+
+type Meant = Box<dyn Fn(&Entry) -> bool>;
+
+/// Dead letters by each filter.
+fn filtered(
+    run: &Run,
+    topic: &Topic,
+    list: &impl Fn(&DeadFilter, Option<&DeadSnapshot>, usize, usize) -> Vec<MessageId>,
+) {
+    let died_at = |entry: &Entry| entry.progress.dead.expect("it is dead").1;
+    let middle = run.model.in_topic(topic.record.id).filter(|entry| entry.progress.dead.is_some()).map(died_at).max();
+    let text = "timeout";
+    let key = duewheel::queue::values::Key::parse("k1").expect("a short key");
+    let of_key = key.clone();
+    let mut cases: Vec<(DeadFilter, Meant)> = vec![
+        (
+            DeadFilter { reason: Some(DeadReason::MaxAttempts), ..DeadFilter::default() },
+            Box::new(|entry| entry.progress.dead.is_some_and(|(reason, _)| reason == DeadReason::MaxAttempts)),
+        ),
+        (
+            DeadFilter { key: Some(key), ..DeadFilter::default() },
+            Box::new(move |entry| entry.content.key.as_ref() == Some(&of_key)),
+        ),
+        (
+            DeadFilter { text: NackText::parse(&text[2..5]).ok(), ..DeadFilter::default() },
+            Box::new(move |entry| {
+                let history = entry.message().history;
+                history.iter().flat_map(|history| history.iter()).any(|entry| entry.text.as_str() == text)
+            }),
+        ),
+    ];
+    if let Some(at) = middle {
+        cases.push((
+            DeadFilter { died_before: Some(at), ..DeadFilter::default() },
+            Box::new(move |entry| entry.progress.dead.is_some_and(|(_, died)| died < at)),
+        ));
+        cases.push((
+            DeadFilter { died_from: Some(at), ..DeadFilter::default() },
+            Box::new(move |entry| entry.progress.dead.is_some_and(|(_, died)| died >= at)),
+        ));
+    }
+    for (filter, is_meant) in cases {
+        let want = run.model.dead_letters(topic.record.id, is_meant);
+        for (limit, most) in [(1_000, 1_000), (1, 1)] {
+            assert_eq!(list(&filter, None, limit, most), want, "{filter:?} of {}", topic.record.name);
+        }
+    }
 }
 
 fn live(run: &Run, entry: &Entry) {
@@ -200,7 +302,7 @@ fn keys(run: &Run) {
 
 fn gone(run: &Run) {
     for id in run.ids.iter().rev().take(30) {
-        let topic = run.model.topics.iter().find(|topic| topic.record.id == id.topic).expect("the topic exists");
+        let Some(topic) = run.model.topics.iter().find(|topic| topic.record.id == id.topic) else { continue };
         let target = Target::Id(*id);
         if run.model.live(id.topic, &target).is_some() {
             continue;

@@ -70,6 +70,11 @@ pub(crate) fn kind(answer: &Result<Reply, Rejection>) -> String {
             }
             Reply::Reschedule(reply) => format!("reschedule {}", first_word(&format!("{reply:?}"))),
             Reply::Redrive(reply) => format!("redrive {reply:?}"),
+            Reply::Purge(reply) => format!("purge {reply:?}"),
+            Reply::TopicDeleted(deleted) => {
+                let (empty, in_pages) = (deleted.messages == 0, deleted.generation.is_some());
+                format!("topic deleted empty={empty} in_pages={in_pages}")
+            }
         },
     }
 }

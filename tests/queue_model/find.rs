@@ -1,7 +1,9 @@
 //! The model's half of finding: cancel, reschedule, redrive, and what can be seen.
 
 use duewheel::queue::change::{Outcome, Totals};
-use duewheel::queue::command::{CancelReply, Due, Ending, FindRejection, RedriveReply, RescheduleReply, Target};
+use duewheel::queue::command::{
+    CancelReply, DeadLetter, Due, Ending, FindRejection, PurgeReply, RedriveReply, RescheduleReply, Target,
+};
 use duewheel::queue::message::{MessageId, TopicId};
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{Invalid, TopicName};
@@ -71,15 +73,10 @@ impl Model {
         })
     }
 
-    pub(crate) fn redrive(
-        &mut self,
-        now: Timestamp,
-        topic: &TopicName,
-        id: MessageId,
-    ) -> Result<RedriveReply, FindRejection> {
-        let topic = find_topic(self, topic)?;
+    pub(crate) fn redrive(&mut self, now: Timestamp, letter: &DeadLetter) -> Result<RedriveReply, FindRejection> {
+        let (topic, id) = (find_topic(self, &letter.topic)?, letter.id);
         let Some(entry) = self.live(topic, &Target::Id(id)) else { return Ok(RedriveReply::NotFound) };
-        if entry.progress.dead.is_none() {
+        if !is_that_letter(entry, letter) {
             return Ok(RedriveReply::NotDead);
         }
         let key = entry.content.key.as_ref();
@@ -96,10 +93,20 @@ impl Model {
         Ok(RedriveReply::Redriven)
     }
 
+    pub(crate) fn purge(&mut self, now: Timestamp, letter: &DeadLetter) -> Result<PurgeReply, FindRejection> {
+        let (topic, id) = (find_topic(self, &letter.topic)?, letter.id);
+        let Some(entry) = self.live(topic, &Target::Id(id)) else { return Ok(PurgeReply::NotFound) };
+        if !is_that_letter(entry, letter) {
+            return Ok(PurgeReply::NotDead);
+        }
+        self.finish(now, id.arrival, Outcome::Purged, None);
+        Ok(PurgeReply::Purged)
+    }
+
     /// Dead letters of a topic, by time of death.
-    pub(crate) fn dead_letters(&self, topic: TopicId) -> Vec<MessageId> {
+    pub(crate) fn dead_letters(&self, topic: TopicId, is_meant: impl Fn(&Entry) -> bool) -> Vec<MessageId> {
         let died = |entry: &Entry| entry.progress.dead.map(|(_, at)| (at, entry.id.arrival, entry.id));
-        let mut dead: Vec<_> = self.in_topic(topic).filter_map(died).collect();
+        let mut dead: Vec<_> = self.in_topic(topic).filter(|entry| is_meant(entry)).filter_map(died).collect();
         dead.sort_unstable();
         dead.into_iter().map(|(_, _, id)| id).collect()
     }
@@ -110,4 +117,9 @@ impl Model {
         let live: usize = states.iter().map(|&state| self.count(topic, state)).sum();
         assert_eq!(totals.live(), live as u64, "produced = live + ended");
     }
+}
+
+/// Dead, and since when the letter says.
+fn is_that_letter(entry: &Entry, letter: &DeadLetter) -> bool {
+    entry.progress.dead.is_some_and(|(_, at)| letter.died_at.is_none_or(|wanted| wanted == at))
 }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use duewheel::queue::change::{Change, Finished, Outcome, TopicRecord, Totals};
-use duewheel::queue::command::{Command, ConsumerId, FindRejection, Rejection, Reply, Target, TopicRejection};
+use duewheel::queue::command::{
+    Command, ConsumerId, DeletedTopic, FindRejection, Rejection, Reply, Target, TopicRejection,
+};
 use duewheel::queue::limits::Limits;
 use duewheel::queue::message::{Content, HistoryEntry, Message, MessageId, Progress, TopicId};
 use duewheel::queue::receipt::Receipt;
@@ -58,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) dedups: Vec<Dedup>,
     /// Arrivals below this one are used.
     pub(crate) next_arrival: u64,
+    /// The highest number that a topic ever had.
+    pub(crate) last_topic: TopicId,
 }
 
 #[derive(Clone)]
@@ -208,6 +212,7 @@ impl Model {
             ended: Vec::new(),
             dedups: Vec::new(),
             next_arrival: 0,
+            last_topic: TopicId(0),
         }
     }
 
@@ -251,9 +256,9 @@ impl Model {
             Command::Reschedule { topic, target, due } => {
                 self.reschedule(now, topic, target, *due).map(Reply::Reschedule).map_err(Rejection::Find)
             }
-            Command::Redrive { topic, id } => {
-                self.redrive(now, topic, *id).map(Reply::Redrive).map_err(Rejection::Find)
-            }
+            Command::Redrive(letter) => self.redrive(now, letter).map(Reply::Redrive).map_err(Rejection::Find),
+            Command::Purge(letter) => self.purge(now, letter).map(Reply::Purge).map_err(Rejection::Find),
+            Command::DeleteTopic { name, purge } => self.delete_topic(name, *purge, did),
         }
     }
 
@@ -342,12 +347,15 @@ impl Model {
     }
 
     pub(crate) fn topic_mut(&mut self, id: TopicId) -> &mut Topic {
-        self.topics.iter_mut().find(|topic| topic.record.id == id).expect("topics are not deleted")
+        self.topics
+            .iter_mut()
+            .find(|topic| topic.record.id == id)
+            .expect("its messages went with a topic that was deleted")
     }
 
     pub(crate) fn settings(&self, id: TopicId) -> TopicSettings {
         let topic = self.topics.iter().find(|topic| topic.record.id == id);
-        topic.expect("topics are not deleted").record.settings.clone()
+        topic.expect("its messages went with a topic that was deleted").record.settings.clone()
     }
 
     pub(crate) fn in_topic(&self, id: TopicId) -> impl Iterator<Item = &Entry> {
@@ -385,7 +393,7 @@ impl Model {
 
     /// The latest ended message that a target names and the history remembers.
     pub(crate) fn gone(&self, topic: TopicId, target: &Target) -> Option<&Finished> {
-        let age = self.settings(topic).history_age_ms;
+        let age = self.topics.iter().find(|known| known.record.id == topic)?.record.settings.history_age_ms;
         let known = |finished: &&Finished| finished.id.topic == topic && self.clock.since(finished.at) <= age;
         let mut newest_first = self.ended.iter().rev();
         let named = newest_first.find(|finished| match target {
@@ -442,7 +450,8 @@ impl Model {
             return Err(TopicRejection::TooMany(self.limits.max_topics).into());
         }
         let Some(Ok(Reply::Topic(TopicRecord { id, .. }))) = did.answer else { panic!("a topic must be created") };
-        assert!(self.topics.iter().all(|topic| topic.record.id < *id), "topic numbers ascend");
+        assert!(*id > self.last_topic, "a topic number is used again");
+        self.last_topic = *id;
         let record =
             TopicRecord { id: *id, name: name.clone(), settings: settings.clone(), paused: false, created_at: now };
         self.topics.push(Topic {
@@ -456,12 +465,33 @@ impl Model {
         Ok(Reply::Topic(record))
     }
 
+    fn delete_topic(&mut self, name: &TopicName, purge: bool, did: &Did) -> Result<Reply, Rejection> {
+        let Some(topic) = self.topic(name) else { return Err(TopicRejection::NotFound(name.clone()).into()) };
+        let id = topic.record.id;
+        let messages = self.in_topic(id).count() as u64;
+        if messages > 0 && !purge {
+            let [leased, dead] = [State::Leased, State::Dead].map(|state| self.count(id, state) as u64);
+            let (topic, waiting) = (name.clone(), messages - leased - dead);
+            return Err(TopicRejection::NotEmpty { topic, waiting, leased, dead }.into());
+        }
+        self.topics.retain(|topic| topic.record.id != id);
+        self.entries.retain(|_, entry| entry.id.topic != id);
+        self.ended.retain(|finished| finished.id.topic != id);
+        self.dedups.retain(|dedup| dedup.topic != id);
+        // Whether something of it is in pages is the queue's to know.
+        let generation = match did.answer {
+            Some(Ok(Reply::TopicDeleted(deleted))) => deleted.generation,
+            _ => None,
+        };
+        assert!(messages > 0 || generation.is_none(), "nothing of an empty topic is to be given back");
+        Ok(Reply::TopicDeleted(DeletedTopic { id, messages, generation }))
+    }
+
     fn update_topic(&mut self, now: Timestamp, name: &TopicName, settings: &TopicSettings) -> Result<Reply, Rejection> {
-        let limits = self.limits;
+        settings.check(&self.limits).map_err(TopicRejection::Invalid)?;
         let Some(topic) = self.topics.iter_mut().find(|topic| topic.record.name == *name) else {
             return Err(TopicRejection::NotFound(name.clone()).into());
         };
-        settings.check(&limits).map_err(TopicRejection::Invalid)?;
         if topic.record.settings.rate != settings.rate {
             topic.paced_since = now;
             topic.delivered.clear();

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use duewheel::queue::change::{Change, Closing, DedupRecord, Finished, Restored, TopicRecord, Totals};
-use duewheel::queue::far::{Load, Loaded, Missing};
+use duewheel::queue::due::FirstInPages;
+use duewheel::queue::far::{Carried, Load, Loaded, Missing};
 use duewheel::queue::key_hash;
 use duewheel::queue::message::{Message, Place, TopicId};
 use duewheel::queue::time::Timestamp;
@@ -39,6 +40,8 @@ pub(crate) struct Records {
     /// Oldest first.
     pub(crate) ended: Vec<Finished>,
     pub(crate) dedups: Vec<DedupRecord>,
+    /// The highest number that a topic ever had.
+    pub(crate) last_topic: TopicId,
     pub(crate) reserved: u64,
     pub(crate) epoch: u32,
     pub(crate) opened_at: Timestamp,
@@ -66,16 +69,17 @@ impl Store {
 
     /// Makes the fold durable. Messages that changed since the last fold, or were carried then, are carried (stay
     /// in the journal) if `carry` says so. Returns the number of the fold and the carried messages.
-    pub(crate) fn complete(&mut self, mut carry: impl FnMut() -> bool) -> Option<(u64, Vec<u64>)> {
+    pub(crate) fn complete(&mut self, mut carry: impl FnMut() -> bool) -> Option<(u64, Vec<Carried>)> {
         let (records, covered) = self.frozen.take()?;
         let is_paged = |message: &Message| self.pages.get(&message.id.arrival) == Some(message);
         let young = records.messages.values().filter(|message| !is_paged(message));
-        let carried: Vec<u64> = young
+        let carried: Vec<Carried> = young
             .filter(|message| message.progress.cancel_on_lease_end || carry())
-            .map(|message| message.id.arrival)
+            .map(|message| Carried { topic: message.id.topic, arrival: message.id.arrival, place: message.place() })
             .collect();
+        // The pages of a topic that was deleted since stay until the fold after this one.
         self.pages = records.messages.clone();
-        self.pages.retain(|arrival, _| !carried.contains(arrival));
+        self.pages.retain(|arrival, _| carried.iter().all(|carried| carried.arrival != *arrival));
         self.changes.drain(..covered);
         self.folded = records;
         self.fold += 1;
@@ -103,6 +107,28 @@ impl Store {
         Loaded { load, messages, frontier }
     }
 
+    /// Waiting messages of a topic in pages in each of the spans between `edges`.
+    pub(crate) fn due(&self, topic: TopicId, edges: &[Timestamp]) -> Vec<u64> {
+        let waits = |message: &&Message| message.id.topic == topic && message.progress.dead.is_none();
+        let due: Vec<Timestamp> = self.pages.values().filter(waits).map(|message| message.progress.due_at).collect();
+        let count = |ends: &[Timestamp]| due.iter().filter(|&&at| ends[0] <= at && at < ends[1]).count() as u64;
+        edges.windows(2).map(count).collect()
+    }
+
+    /// Due times of the first waiting messages of a topic in pages from a place in its order on.
+    pub(crate) fn first_due(&self, topic: TopicId, from: (Timestamp, u64), max: usize) -> FirstInPages {
+        let load = Load { topic, from, max, fold: self.fold };
+        let Loaded { messages, frontier, .. } = self.load(load);
+        let mut due: Vec<(Timestamp, u32)> = Vec::new();
+        for at in messages.iter().map(|message| message.progress.due_at) {
+            match due.last_mut().filter(|last| last.0 == at) {
+                Some((_, count)) => *count += 1,
+                None => due.push((at, 1)),
+            }
+        }
+        FirstInPages { due, is_all: frontier.is_none() }
+    }
+
     /// Dead letters of a topic on disk, in order.
     pub(crate) fn dead(&self, topic: TopicId) -> Vec<Message> {
         let mut dead: Vec<Message> = self.pages.values().filter(|message| message.id.topic == topic).cloned().collect();
@@ -126,6 +152,7 @@ impl Store {
         let records = &self.folded;
         let mut restored: Vec<Restored> = records.topics.values().cloned().map(Restored::Topic).collect();
         restored.extend(records.totals.iter().map(|(&topic, &totals)| Restored::Totals(topic, totals)));
+        restored.push(Restored::LastTopic(records.last_topic));
         restored.push(Restored::Fold(self.fold));
         for &topic in records.topics.keys() {
             let of_topic = || self.pages.values().filter(|message| message.id.topic == topic);
@@ -166,8 +193,17 @@ impl Records {
         self.closed = None;
         match change {
             Change::TopicPut(record) => {
+                assert!(record.id <= self.last_topic || !self.topics.contains_key(&record.id), "topic numbers ascend");
+                self.last_topic = self.last_topic.max(record.id);
                 self.topics.insert(record.id, record.clone());
                 self.totals.entry(record.id).or_default();
+            }
+            Change::TopicDeleted { topic, .. } => {
+                self.topics.remove(topic).expect("only a topic that exists is deleted");
+                self.totals.remove(topic);
+                self.messages.retain(|_, message| message.id.topic != *topic);
+                self.ended.retain(|finished| finished.id.topic != *topic);
+                self.dedups.retain(|dedup| dedup.topic != *topic);
             }
             Change::Produced(message) => {
                 let id = message.id;

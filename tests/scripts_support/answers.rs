@@ -2,10 +2,12 @@
 
 use duewheel::queue::change::{Change, Outcome};
 use duewheel::queue::command::{
-    CancelReply, Delivery, Ending, Nacked, RedriveReply, Rejection, Reply, RescheduleReply,
+    CancelReply, Delivery, Ending, Nacked, PurgeReply, RedriveReply, Rejection, Reply, RescheduleReply,
 };
+use duewheel::queue::dead::{DeadFilter, DeadQuery, StoredDead};
 use duewheel::queue::message::{AttemptHistory, DeadReason, DeliveryOutcome, HistoryEntry, Message};
 use duewheel::queue::schedule::format_duration;
+use duewheel::queue::values::{Key, NackText};
 use duewheel::queue::view::{Hindrance, LiveView, MessageView, StateView};
 
 use crate::commands::{Words, target};
@@ -55,6 +57,13 @@ pub(crate) fn answer(world: &World, answer: &Result<Reply, Rejection>) -> Vec<St
             RedriveReply::NotFound => "NOT_FOUND",
         }
         .to_owned(),
+        Reply::Purge(reply) => match reply {
+            PurgeReply::Purged => "PURGED",
+            PurgeReply::NotDead => "NOT_DEAD",
+            PurgeReply::NotFound => "NOT_FOUND",
+        }
+        .to_owned(),
+        Reply::TopicDeleted(deleted) => format!("deleted with {} messages", deleted.messages),
     };
     vec![line]
 }
@@ -72,6 +81,7 @@ fn leased(world: &World, delivery: &Delivery) -> String {
 pub(crate) fn change(world: &World, change: &Change) -> String {
     match change {
         Change::TopicPut(record) => format!("stored topic {}", record.name),
+        Change::TopicDeleted { topic, .. } => format!("deleted topic number {}", topic.0),
         Change::Produced(message) => {
             format!("stored {} due {}", world.name(message.id), instant(message.progress.due_at))
         }
@@ -181,13 +191,14 @@ pub(crate) fn counts(world: &World, words: &Words) -> Vec<String> {
     let Some(counts) = world.queue.counts(world.now, &words.topic(1)) else { return vec!["no such topic".to_owned()] };
     let totals = counts.totals;
     let oldest = counts.oldest_ready_due_at.map_or(String::new(), |at| format!(", oldest ready {}", instant(at)));
+    let purged = if totals.purged > 0 { format!(" + purged {}", totals.purged) } else { String::new() };
     vec![
         format!(
             "scheduled {}, ready {}, leased {}, dead {}{oldest}",
             counts.scheduled, counts.ready, counts.leased, counts.dead
         ),
         format!(
-            "produced {} = live {} + acked {} + cancelled {} + replaced {}",
+            "produced {} = live {} + acked {} + cancelled {} + replaced {}{purged}",
             totals.produced,
             totals.live(),
             totals.acked,
@@ -198,7 +209,24 @@ pub(crate) fn counts(world: &World, words: &Words) -> Vec<String> {
 }
 
 pub(crate) fn dead_letters(world: &World, words: &Words) -> Vec<String> {
-    let views = world.queue.dead_letters(world.now, &words.topic(1), None, 100, &[]).expect("the topic exists");
+    let filter = DeadFilter {
+        reason: words.value("reason").map(|reason| match reason {
+            "max-attempts" => DeadReason::MaxAttempts,
+            "max-deliveries" => DeadReason::MaxDeliveries,
+            "consumer" => DeadReason::Consumer,
+            other => panic!("'{other}' is no reason"),
+        }),
+        key: words.value("key").map(|key| Key::parse(key).expect("a key")),
+        text: words.value("text").map(|text| NackText::parse(text).expect("a text")),
+        died_from: words.value("from").map(World::parse_instant),
+        died_before: words.value("before").map(World::parse_instant),
+    };
+    let query = DeadQuery { filter, limit: 100, ..DeadQuery::default() };
+    let page = match world.queue.dead_letters(world.now, &words.topic(1), &query, &StoredDead::default()) {
+        Ok(page) => page,
+        Err(rejection) => return vec![format!("refused: {rejection}")],
+    };
+    let views = page.letters;
     if views.is_empty() {
         return vec!["none".to_owned()];
     }

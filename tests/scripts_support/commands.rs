@@ -1,7 +1,7 @@
 //! Reads the commands of a script.
 
 use bytes::Bytes;
-use duewheel::queue::command::{Command, Due, KeyPolicy, LeaseRequest, Nack, NackReason, Produce, Target};
+use duewheel::queue::command::{Command, DeadLetter, Due, KeyPolicy, LeaseRequest, Nack, NackReason, Produce, Target};
 use duewheel::queue::message::MessageId;
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::schedule::{RetrySchedule, parse_duration};
@@ -97,7 +97,11 @@ pub(crate) fn parse(world: &mut World, words: &Words) -> Result<Command, String>
             let due = words.due().expect("a reschedule needs delay= or at=");
             Command::Reschedule { topic: words.topic(1), target: target(world, words), due }
         }
-        "redrive" => Command::Redrive { topic: words.topic(1), id: message(world, words.at(2)) },
+        "redrive" | "purge" => {
+            let died_at = words.value("died").map(World::parse_instant);
+            let letter = DeadLetter { topic: words.topic(1), id: message(world, words.at(2)), died_at };
+            if words.verb() == "purge" { Command::Purge(letter) } else { Command::Redrive(letter) }
+        }
         verb => panic!("'{verb}' is no command"),
     };
     Ok(command)
@@ -138,6 +142,7 @@ fn topic_command(world: &World, words: &Words) -> Result<Command, String> {
             let old = world.queue.topic(&name).map(|topic| topic.settings.clone());
             Ok(Command::UpdateTopic { name, settings: settings(old.unwrap_or_default(), words)? })
         }
+        "delete" => Ok(Command::DeleteTopic { name, purge: words.has("purge") }),
         other => panic!("'topic {other}' is no command"),
     }
 }

@@ -3,6 +3,8 @@
 // Each test binary uses its part of the support.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod pages;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -190,6 +192,22 @@ impl Drop for Broker {
         let _ = self.child.wait();
         if thread::panicking() {
             eprintln!("--- log of the broker ---\n{}", self.log());
+        }
+    }
+}
+
+/// Kills the broker that a shell command has started on a directory, when it is dropped.
+pub struct KillHolder(pub PathBuf);
+
+impl Drop for KillHolder {
+    fn drop(&mut self) {
+        let holder = std::fs::read_to_string(self.0.join("LOCK")).unwrap_or_default();
+        let Some(holder) = holder.trim().parse().ok().and_then(Pid::from_raw) else { return };
+        // The number may be that of another process by now.
+        let command = std::fs::read(format!("/proc/{}/cmdline", holder.as_raw_nonzero())).unwrap_or_default();
+        if String::from_utf8_lossy(&command).contains(arg(&self.0)) {
+            // It may have ended before.
+            let _ = kill_process(holder, Signal::KILL);
         }
     }
 }

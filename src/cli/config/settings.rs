@@ -281,7 +281,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         text: |config| bytes_text(config.server.engine.admission_bytes.into()),
     },
     Setting {
-        key: "clock_steps",
+        key: "clock_policy",
         form: Form::Text,
         group: RUNNING,
         value_name: "POLICY",

@@ -59,7 +59,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 
 #[test]
 fn a_printed_configuration_gives_the_same_configuration() {
-    let text = "max_body = 0x1_0\npage_cache = '3MiB'\ninsecure = true\nclock_steps = 'adopt'\nlog_level = 'info,a=\"b\"'\n\
+    let text = "max_body = 0x1_0\npage_cache = '3MiB'\ninsecure = true\nclock_policy = 'adopt'\nlog_level = 'info,a=\"b\"'\n\
         data_dir = 'a \"b\" \\ ü'\n[topics.\"pay.wechat\"]\nschedule = '1s,2s'\nconcurrency = 'none'\nrate = '20/s'\n\
         dead_releases_key = true\n[topics.plain]\n";
     let text = text.replace("log_level = 'info,a=\"b\"'\n", "log_level = 'info,duewheel=debug'\n");

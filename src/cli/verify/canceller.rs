@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -10,11 +11,14 @@ use super::producer::key;
 use super::tally::{Operation, Result as Answer};
 use super::world::World;
 use crate::cli::random::Random;
+use crate::client::{Error, Outcome};
 use crate::pb;
 use crate::pb::queue_service_client::QueueServiceClient;
 
 /// Between two looks for an order, while there is none.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Orders that are made due at once in the end.
+const AT_ONCE: usize = 64;
 
 /// Cancels and reschedules until the world drains, and then makes everything due that may be far away.
 pub(super) async fn run(world: Arc<World>, seed: u64, pause: Duration) {
@@ -37,21 +41,29 @@ pub(super) async fn run(world: Arc<World>, seed: u64, pause: Duration) {
             }
             tokio::time::sleep(pause).await;
         }
-        if world.is_draining() && make_all_due(&world, &mut client).await.is_ok() {
+        if world.is_draining() && make_all_due(&world, &client).await.is_ok() {
             return;
         }
     }
 }
 
-async fn make_all_due(world: &World, client: &mut QueueServiceClient<Channel>) -> Result<(), Status> {
+async fn make_all_due(world: &Arc<World>, client: &QueueServiceClient<Channel>) -> Result<(), Status> {
     while !world.ledger.all_retries_answered() && !world.is_over() {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    for number in world.ledger.maybe_live() {
+    for numbers in world.ledger.maybe_live().chunks(AT_ONCE) {
+        let mut asked = JoinSet::new();
+        for &number in numbers {
+            let (world, mut client) = (Arc::clone(world), client.clone());
+            asked.spawn(async move { make_due(&world, &mut client, number).await });
+        }
+        while let Some(answered) = asked.join_next().await {
+            // A panic is this program's own fault, and ends the run as such.
+            answered.expect("a reschedule does not panic")?;
+        }
         if world.is_over() {
             break;
         }
-        make_due(world, client, number).await?;
     }
     Ok(())
 }
@@ -75,7 +87,10 @@ async fn cancel(
     };
     match status {
         pb::CancelStatus::Cancelled => world.ledger.cancelled(number),
-        pb::CancelStatus::NotFound => world.ledger.not_found(number),
+        pb::CancelStatus::NotFound => {
+            world.ledger.not_cancelled(number);
+            world.ledger.not_found(number);
+        }
         pb::CancelStatus::InFlight if when_lease_ends => {}
         pb::CancelStatus::InFlight | pb::CancelStatus::AlreadyDone => world.ledger.not_cancelled(number),
         pb::CancelStatus::Unspecified => world.ledger.unexpected(number, "a cancel without a definite answer"),
@@ -113,11 +128,11 @@ fn taken<T>(
             Ok(Some(response.into_inner()))
         }
         Err(status) => {
-            let error = crate::client::Error::from(status.clone());
-            if error.outcome() == crate::client::Outcome::NotDone && !error.is_unreachable() {
+            let error = Error::from(status.clone());
+            if error.outcome() == Outcome::NotDone && !error.is_unreachable() {
                 count(Answer::Failed);
                 if !error.is_temporary() {
-                    world.ledger.unexpected(number, &format!("{operation:?}: {status:?}"));
+                    world.ledger.refusal(number, &format!("{operation:?}"), &error);
                 }
                 return Ok(None);
             }

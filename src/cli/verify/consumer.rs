@@ -5,19 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::ledger::{Arrival, Ledger, Settled};
-use super::producer::{body, key};
-use super::tally::{Operation, Result as Answer};
+use super::producer::{body, headers, is_hopeless, key};
+use super::tally::{Operation, Result as Answer, Violation};
 use super::world::World;
 use crate::cli::random::Random;
+use crate::client::Error;
 use crate::pb;
 use crate::pb::queue_service_client::QueueServiceClient;
 
 /// Messages that one consumer may hold.
 const WINDOW: u32 = 50;
+/// Frames that may wait to be sent. There is at most one for each message that is held, so it is never reached unless
+/// leases expire while the connection stands still.
+const FRAMES_WAITING: usize = 4 * WINDOW as usize;
+/// Deliveries without a settlement, those included that were forgotten, before they are looked through.
+const MAX_OPEN: usize = 1_000;
 /// Between two looks at how far the run is.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -25,23 +31,37 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) async fn run(world: Arc<World>, seed: u64) {
     let mut random = Random::new(seed);
     while let Some(channel) = world.connect().await {
-        let (frames, outgoing) = mpsc::unbounded_channel();
+        let (frames, outgoing) = mpsc::channel(FRAMES_WAITING);
         let window = pb::TopicWindow { topic: world.topic.clone(), window: WINDOW, lease: None };
         let start = pb::ConsumeStart { consumer: "verify".to_owned(), topics: vec![window] };
-        send(&frames, pb::consume_request::Frame::Start(start));
-        let opened = QueueServiceClient::new(channel).consume(UnboundedReceiverStream::new(outgoing)).await;
-        if let Ok(stream) = opened {
-            let mut consumer =
-                Stream { world: &world, random: &mut random, frames, asked: VecDeque::new(), open: HashSet::new() };
-            consumer.serve(stream.into_inner()).await;
-            consumer.broke();
+        send(&frames, pb::consume_request::Frame::Start(start)).await;
+        let opened = QueueServiceClient::new(channel).consume(ReceiverStream::new(outgoing)).await;
+        match opened {
+            Ok(stream) => {
+                let mut consumer =
+                    Stream { world: &world, random: &mut random, frames, asked: VecDeque::new(), open: HashSet::new() };
+                consumer.serve(stream.into_inner()).await;
+                consumer.broke();
+            }
+            Err(status) => {
+                refused(&world, status);
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
         }
     }
 }
 
-fn send(frames: &mpsc::UnboundedSender<pb::ConsumeRequest>, frame: pb::consume_request::Frame) {
+/// A stream was not opened or has ended, which is right only while the broker is away.
+fn refused(world: &World, status: tonic::Status) {
+    let error = Error::from(status);
+    if !error.is_temporary() {
+        world.ledger.refusal(0, "consume", &error);
+    }
+}
+
+async fn send(frames: &mpsc::Sender<pb::ConsumeRequest>, frame: pb::consume_request::Frame) {
     // A broken stream is seen by the next read.
-    let _broken = frames.send(pb::ConsumeRequest { frame: Some(frame) });
+    let _broken = frames.send(pb::ConsumeRequest { frame: Some(frame) }).await;
 }
 
 /// A settlement without an answer.
@@ -58,7 +78,7 @@ struct Asked {
 struct Stream<'a> {
     world: &'a World,
     random: &'a mut Random,
-    frames: mpsc::UnboundedSender<pb::ConsumeRequest>,
+    frames: mpsc::Sender<pb::ConsumeRequest>,
     asked: VecDeque<Asked>,
     /// Deliveries whose settlement was not answered.
     open: HashSet<(u64, u32)>,
@@ -74,12 +94,16 @@ impl Stream<'_> {
         while !self.world.is_over() {
             let next = tokio::time::timeout(LOOK_EVERY, incoming.message()).await;
             let Ok(message) = next else { continue };
-            let Ok(Some(response)) = message else { return };
+            let response = match message {
+                Ok(Some(response)) => response,
+                Ok(None) => return,
+                Err(status) => return refused(self.world, status),
+            };
             for results in response.settled {
                 results.results.into_iter().for_each(|result| self.answered(result));
             }
             for delivery in response.deliveries {
-                self.work(&delivery);
+                self.work(&delivery).await;
             }
             // A consumer that goes away in the middle gives its leases back.
             if !self.world.is_draining() && self.random.below(5_000) == 0 {
@@ -93,20 +117,37 @@ impl Stream<'_> {
         for Asked { operation, .. } in &self.asked {
             self.ledger().answered(*operation, Answer::Unknown, 1);
         }
-        self.ledger().note_in_flight(self.open.len() as u64);
+        self.ledger().note_in_flight(self.open.iter().copied());
     }
 
-    fn work(&mut self, delivery: &pb::Delivery) {
+    async fn work(&mut self, delivery: &pb::Delivery) {
         let number = delivery.key.strip_prefix("order-").and_then(|number| number.parse().ok()).unwrap_or(0);
-        if delivery.key != key(number) || delivery.body != body(number) {
-            self.ledger().unexpected(number, "body or key are not those that were produced");
+        if delivery.key != key(number) || delivery.body != body(number) || delivery.headers != headers(number) {
+            let text = format!("delivered as '{}' with a body of {} bytes", delivery.key, delivery.body.len());
+            self.ledger().violation(Violation::WrongContent, number, &text);
         }
         if !self.ledger().delivered(number, Arrival::of(delivery)) {
             return;
         }
         self.open.insert((number, delivery.delivery));
+        if self.open.len() > MAX_OPEN {
+            self.world.ledger.keep_in_flight(&mut self.open);
+        }
+        if let Some(settlements) = self.settlements(number, delivery) {
+            send(&self.frames, pb::consume_request::Frame::Settlements(settlements)).await;
+        }
+    }
+
+    /// What becomes of a delivery; `None`: it is forgotten, and its lease expires.
+    fn settlements(&mut self, number: u64, delivery: &pb::Delivery) -> Option<pb::Settlements> {
         let receipt = delivery.receipt.clone();
-        let choice = if self.world.is_draining() { 0 } else { self.random.below(100) };
+        let choice = if self.world.is_draining() {
+            0
+        } else if is_hopeless(number) {
+            60
+        } else {
+            self.random.below(100)
+        };
         let mut settlements = pb::Settlements::default();
         let ask = |stream: &mut Self, operation, at_us, wait_us| {
             stream.asked.push_back(Asked { operation, number, delivery: delivery.delivery, at_us, wait_us });
@@ -122,8 +163,7 @@ impl Stream<'_> {
                 settlements.nacks.push(pb::NackItem { receipt, reason: reason.into(), ..pb::NackItem::default() });
                 ask(self, Operation::Nack, at_us, wait_us);
             }
-            // Forgotten: the lease expires.
-            93..=94 => return,
+            93..=94 => return None,
             _ => {
                 let at_us = self.ledger().ack_asked(number);
                 settlements.acks.push(receipt.clone());
@@ -135,7 +175,7 @@ impl Stream<'_> {
                 }
             }
         }
-        send(&self.frames, pb::consume_request::Frame::Settlements(settlements));
+        Some(settlements)
     }
 
     fn answered(&mut self, result: pb::SettlementResult) {
@@ -148,7 +188,10 @@ impl Stream<'_> {
             Some(pb::settlement_result::Result::Nacked(nacked)) if nacked.dead => Some(Settled::Dead),
             Some(pb::settlement_result::Result::Nacked(nacked)) if nacked.cancelled => Some(Settled::Cancelled),
             Some(pb::settlement_result::Result::Nacked(_)) => Some(Settled::Waits(wait_us)),
-            Some(pb::settlement_result::Result::Extended(_)) => None,
+            Some(pb::settlement_result::Result::Extended(_)) => {
+                self.ledger().unexpected(number, "a lease was extended after the ack before it had ended it");
+                None
+            }
             Some(pb::settlement_result::Result::Error(status)) => {
                 return self.refused(&asked, &status);
             }
@@ -163,11 +206,17 @@ impl Stream<'_> {
 
     fn refused(&mut self, asked: &Asked, status: &tonic_types::pb::Status) {
         let is = |code: tonic::Code| status.code == code as i32;
-        self.ledger().answered(asked.operation, Answer::Failed, 1);
-        if is(tonic::Code::FailedPrecondition) || is(tonic::Code::NotFound) {
-            self.open.remove(&(asked.number, asked.delivery));
+        let &Asked { operation, number, delivery, .. } = asked;
+        // The lease had ended before, or the message.
+        let is_refused = is(tonic::Code::FailedPrecondition) || is(tonic::Code::NotFound);
+        self.ledger().answered(operation, if is_refused { Answer::Failed } else { Answer::Unknown }, 1);
+        if is_refused {
+            self.open.remove(&(number, delivery));
+            if operation == Operation::Ack {
+                self.ledger().not_acked(number);
+            }
         } else if !is(tonic::Code::Unavailable) {
-            self.ledger().unexpected(asked.number, &format!("{:?}: {status:?}", asked.operation));
+            self.ledger().unexpected(number, &format!("{operation:?}: {status:?}"));
         }
     }
 }

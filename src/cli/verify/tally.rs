@@ -3,9 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::{Value, json};
-
-use crate::cli::output::Sheet;
 
 /// Examples that are kept of each kind of violation.
 const MAX_EXAMPLES: usize = 10;
@@ -51,36 +48,42 @@ pub(super) enum Violation {
     TooManyDuplicates,
     /// An attempt number was left out.
     AttemptSkipped,
-    /// Body or key are not those that were produced.
+    /// Delivered with an attempt above the retry cap.
+    BeyondCap,
+    /// A dead letter that had attempts left.
+    DeadTooSoon,
+    /// Body, headers or key are not those that were produced.
     WrongContent,
     /// The key of a message that is over cannot be used.
     KeyLeaked,
     /// The counts of the broker do not add up.
     NotConserved,
-    /// Messages that do not come to an end though everybody acks.
+    /// Messages that do not come to an end although everything is made due and acked.
     Stuck,
     /// An answer that is not documented for what was asked.
     Unexpected,
 }
 
+/// How often an operation was answered how.
 #[derive(Clone, Debug, Default)]
-struct Answers {
-    ok: u64,
-    failed: u64,
-    unknown: u64,
+pub(super) struct Answers {
+    pub(super) ok: u64,
+    pub(super) failed: u64,
+    pub(super) unknown: u64,
 }
 
+/// What was found of one kind of violation.
 #[derive(Clone, Debug, Default)]
-struct Found {
-    count: u64,
-    examples: Vec<String>,
+pub(super) struct Found {
+    pub(super) count: u64,
+    pub(super) examples: Vec<String>,
 }
 
 /// Everything that was counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    answers: BTreeMap<Operation, Answers>,
-    violations: BTreeMap<Violation, Found>,
+    pub(super) answers: BTreeMap<Operation, Answers>,
+    pub(super) found: BTreeMap<Violation, Found>,
     pub(super) deliveries: u64,
     pub(super) duplicates: u64,
     /// Deliveries that were not settled when their connection broke: the bound of the duplicates.
@@ -99,7 +102,7 @@ impl Tally {
 
     /// `order` 0: it is not about one order.
     pub(super) fn violation(&mut self, violation: Violation, order: u64, text: &str) {
-        let found = self.violations.entry(violation).or_default();
+        let found = self.found.entry(violation).or_default();
         found.count += 1;
         if found.examples.len() < MAX_EXAMPLES {
             let name = if order > 0 { format!("order {order}: ") } else { String::new() };
@@ -109,83 +112,11 @@ impl Tally {
 
     /// Violations of all kinds.
     pub(super) fn violations(&self) -> u64 {
-        self.violations.values().map(|found| found.count).sum()
+        self.found.values().map(|found| found.count).sum()
     }
 
-    /// Confirmed operations.
-    pub(super) fn confirmed(&self) -> u64 {
-        self.answers.values().map(|answers| answers.ok).sum()
+    /// Confirmed produces.
+    pub(super) fn produced(&self) -> u64 {
+        self.answers.get(&Operation::Produce).map_or(0, |answers| answers.ok)
     }
-}
-
-/// What `verify` prints in the end.
-#[derive(Debug)]
-pub(super) struct Verdict {
-    pub(super) seed: u64,
-    pub(super) topic: String,
-    pub(super) kills: u64,
-    pub(super) seconds: f64,
-    pub(super) interrupted: bool,
-    pub(super) tally: Tally,
-}
-
-impl Serialize for Verdict {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let operations: BTreeMap<_, Value> = (self.tally.answers.iter())
-            .map(|(operation, answers)| {
-                let Answers { ok, failed, unknown } = answers;
-                (operation, json!({"ok": ok, "failed": failed, "unknown": unknown}))
-            })
-            .collect();
-        let violations: BTreeMap<_, Value> = (self.tally.violations.iter())
-            .map(|(violation, Found { count, examples })| (violation, json!({"count": count, "examples": examples})))
-            .collect();
-        json!({
-            "seed": self.seed,
-            "topic": self.topic,
-            "seconds": self.seconds,
-            "kills": self.kills,
-            "operations": operations,
-            "deliveries": self.tally.deliveries,
-            "duplicates": self.tally.duplicates,
-            "duplicates_bound": self.tally.in_flight_at_breaks,
-            "violations": violations,
-            "violation_count": self.tally.violations(),
-            "interrupted": self.interrupted,
-        })
-        .serialize(serializer)
-    }
-}
-
-impl Sheet for Verdict {
-    fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut lines = vec![
-            ("seed", self.seed.to_string()),
-            ("topic", self.topic.clone()),
-            ("time", format!("{:.1} s", self.seconds)),
-            ("kills", self.kills.to_string()),
-        ];
-        for (operation, Answers { ok, failed, unknown }) in &self.tally.answers {
-            lines.push(("operation", format!("{}: {ok} ok, {failed} failed, {unknown} unknown", name(operation))));
-        }
-        lines.push(("deliveries", self.tally.deliveries.to_string()));
-        let bound = self.tally.in_flight_at_breaks;
-        lines.push(("duplicates", format!("{}, of at most {bound} in flight at breaks", self.tally.duplicates)));
-        for (violation, Found { count, examples }) in &self.tally.violations {
-            lines.push(("VIOLATION", format!("{}: {count}", name(violation))));
-            lines.extend(examples.iter().map(|example| ("", example.clone())));
-        }
-        let verdict = match self.tally.violations() {
-            0 if self.interrupted => "interrupted; nothing wrong so far".to_owned(),
-            0 => "every promise was kept".to_owned(),
-            count => format!("{count} violations"),
-        };
-        lines.push(("verdict", verdict));
-        lines
-    }
-}
-
-/// The name in the report, such as `settled_again`.
-fn name(value: &impl Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }

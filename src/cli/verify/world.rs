@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use super::ledger::Ledger;
@@ -31,6 +32,8 @@ pub(super) struct World {
     is_draining: AtomicBool,
     /// Everybody stops.
     is_over: AtomicBool,
+    /// The ledger takes no more orders.
+    pub(super) full: CancellationToken,
     /// Confirmed produces, for the progress.
     pub(super) confirmed: Arc<AtomicU64>,
 }
@@ -50,6 +53,7 @@ impl World {
             tiers_us,
             is_draining: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            full: CancellationToken::new(),
             confirmed: Arc::default(),
         }
     }

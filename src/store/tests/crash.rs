@@ -14,6 +14,7 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
     for seed in 0..300 {
         let mut run = Run::new(seed, TINY, if seed.is_multiple_of(5) { 12_000 } else { 300 });
         run.seen = seen;
+        run.samples.deletes = seed % 2 == 0;
         for _ in 0..120 {
             let went_well = match run.samples.below(40) {
                 0 => {
@@ -70,6 +71,7 @@ fn random_histories_with_power_cuts_lose_nothing_and_invent_nothing() {
         (seen.overtaken, 1_000),
         (seen.compactions, 100),
         (seen.failed_compactions, 10),
+        (seen.given_back, 100),
     ];
     for (n, (count, least)) in enough.into_iter().enumerate() {
         assert!(count >= least, "state {n} was reached {count} times, not {least}: {seen:?}");

@@ -195,12 +195,12 @@ fn other_formats_are_refused_by_number() {
     drop(try_open(directory.path()).expect("opens"));
     let format = directory.path().join("FORMAT");
     let text = fs::read_to_string(&format).expect("reads");
-    fs::write(&format, text.replace("format 1", "format 2\nsomething new")).expect("writes");
+    fs::write(&format, text.replace("format 2", "format 3\nsomething new")).expect("writes");
     match refusal(directory.path()) {
-        OpenError::NewerFormat { found: 2, supported: 1, .. } => {}
+        OpenError::NewerFormat { found: 3, supported: 2, .. } => {}
         other => panic!("{other}"),
     }
-    for broken in [text.replace("format 1", "format x"), text.replace("secret ", "secret 0"), String::new()] {
+    for broken in [text.replace("format 2", "format x"), text.replace("secret ", "secret 0"), String::new()] {
         fs::write(&format, broken).expect("writes");
         assert!(matches!(refusal(directory.path()), OpenError::UnknownFormat { .. }));
     }

@@ -52,7 +52,7 @@ impl Indexed {
         let runs: Index = [(TOPIC, self.runs.clone())].into_iter().filter(|(_, runs)| !runs.is_empty()).collect();
         assert_eq!(listed, runs);
         let mut read = BTreeMap::new();
-        each_indexed(&self.kv, &listed, &mut |restored| {
+        each_indexed(&self.kv, listed.iter(), &mut |restored| {
             let Restored::Index { id, place, key_hash } = restored else { panic!("not of the index: {restored:?}") };
             let found = Found { birth_due: id.birth_due, place, key_hash };
             assert!(read.insert(id.arrival, found).is_none() && id.topic == TOPIC);

@@ -15,6 +15,8 @@ pub(super) struct Model {
     pub(super) ended: BTreeMap<TopicId, Vec<Finished>>,
     pub(super) dedup: BTreeMap<(TopicId, DedupId), DedupRecord>,
     pub(super) arrivals: u64,
+    /// The highest number that a topic with a record ever had.
+    pub(super) last_topic: u32,
     pub(super) epoch: u32,
     pub(super) closed: Option<Change>,
     /// Changes have begun to come, so nothing as of the fold may come any more.
@@ -29,6 +31,7 @@ impl Model {
             Restored::Topic(topic) => assert!(self.topics.insert(topic.id, topic).is_none()),
             Restored::Totals(topic, totals) => assert!(self.totals.insert(topic, totals).is_none()),
             // What is in pages is compared where it is read.
+            Restored::LastTopic(topic) => self.last_topic = self.last_topic.max(topic.0),
             Restored::Fold(_) | Restored::Stored { .. } | Restored::Index { .. } => {}
             Restored::Message(message) => {
                 let twice = self.messages.insert(message.id.arrival, message);
@@ -49,7 +52,15 @@ impl Model {
         assert!(self.closed.is_none() || matches!(change, Change::Opened { .. }), "a change after a close");
         self.closed = None;
         match change {
+            Change::TopicDeleted { topic, .. } => {
+                self.topics.remove(topic);
+                self.totals.remove(topic);
+                self.messages.retain(|_, message| message.id.topic != *topic);
+                self.ended.remove(topic);
+                self.dedup.retain(|(of, _), _| of != topic);
+            }
             Change::TopicPut(topic) => {
+                self.last_topic = self.last_topic.max(topic.id.0);
                 self.topics.insert(topic.id, topic.clone());
             }
             Change::Produced(message) => {
@@ -89,6 +100,7 @@ impl Model {
         same("topics", self.topics == restored.topics)
             .or_else(|| same("messages", self.messages == restored.messages))
             .or_else(|| same("totals", self.totals == restored.totals))
+            .or_else(|| same("the last topic", self.last_topic == restored.last_topic))
             .or_else(|| same("arrivals", self.arrivals == restored.arrivals))
             .or_else(|| same("closes", self.closed == restored.closed))
             .or_else(|| same("ended messages", self.remembers_ended(restored, now)))

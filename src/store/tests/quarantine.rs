@@ -152,7 +152,7 @@ fn a_fold_sets_damaged_pages_aside_and_counts_exactly_what_was_lost() {
                 known += 1;
             }
         }
-        let carried: BTreeSet<u64> = done.carried.iter().copied().collect();
+        let carried: BTreeSet<u64> = done.carried.iter().map(|carried| carried.arrival).collect();
         run.paged = std::mem::take(&mut run.frozen);
         run.paged.retain(|arrival, _| !carried.contains(arrival));
         run.reader.apply(&done.delta);

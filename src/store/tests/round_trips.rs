@@ -3,9 +3,12 @@
 use crate::queue::change::{Closing, Totals};
 use crate::queue::message::TopicId;
 use crate::store::codec::{Malformed, Reader, put_u64, seal, unseal};
-use crate::store::keys::{Level, SlotKey};
+use crate::store::doubles::LossyKv;
+use crate::store::keys::{self, Level, SlotKey};
+use crate::store::kv::{Batch, Kv as _};
 use crate::store::logged::{self, Logged};
 use crate::store::records;
+use crate::store::state::PagesState;
 
 use super::samples::Samples;
 
@@ -84,6 +87,10 @@ fn every_change_reads_back_as_it_was_written() {
             ),
             (Logged::Folded { fold: 5, through: 99 }, written(|out| logged::log_folded(out, 5, 99))),
             (Logged::Quarantined(part), written(|out| logged::log_quarantined(out, &part))),
+            (
+                Logged::TopicDeleted { topic: topic.id, in_pages: seed % 2 == 0 },
+                written(|out| logged::log_topic_deleted(out, topic.id, seed % 2 == 0)),
+            ),
         ];
         for (n, (value, bytes)) in cases.iter().enumerate() {
             assert_eq!(usize::from(bytes[0]), n + 1, "the numbers of the kinds are permanent");
@@ -146,4 +153,16 @@ fn slot_keys_sort_by_topic_level_and_time_and_read_back() {
     for (slot, bytes) in sorted.iter().zip(&encoded) {
         assert_eq!(SlotKey::parse(bytes), Some((*slot, 9, 2)));
     }
+}
+
+#[test]
+fn the_state_of_the_pages_is_read_in_the_format_before() {
+    let state = PagesState { run: 9, arrivals: 300, epoch: 7, ..PagesState::default() };
+    let mut payload = state.encode();
+    assert_eq!(payload.pop(), Some(0), "format 1 has no highest topic number");
+    let mut kv = LossyKv::default();
+    let mut batch = Batch::default();
+    batch.put(vec![keys::STATE], seal(&[keys::STATE], &payload));
+    kv.apply(batch).expect("it can be written");
+    assert_eq!(PagesState::load(&kv), Ok(state));
 }

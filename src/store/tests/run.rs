@@ -38,6 +38,10 @@ pub(super) struct Run {
     pub(super) seen: Seen,
     /// Compaction is left for later.
     pub(super) leaves_worn: bool,
+    /// Topics that were deleted, and those of them that a fold has taken out of use.
+    pub(super) deleted: BTreeSet<TopicId>,
+    pub(super) deleted_before_freeze: BTreeSet<TopicId>,
+    pub(super) deleted_in_pages: BTreeSet<TopicId>,
 }
 
 /// States that the random histories must reach.
@@ -58,6 +62,7 @@ pub(super) struct Seen {
     pub(super) overtaken: u64,
     pub(super) compactions: u64,
     pub(super) failed_compactions: u64,
+    pub(super) given_back: u64,
 }
 
 impl Run {
@@ -83,6 +88,9 @@ impl Run {
             folds: 0,
             seen: Seen::default(),
             leaves_worn: false,
+            deleted: BTreeSet::new(),
+            deleted_before_freeze: BTreeSet::new(),
+            deleted_in_pages: BTreeSet::new(),
         };
         assert!(run.commit(&[Change::Opened { epoch: opened.epoch, at: START }]));
         run
@@ -92,6 +100,9 @@ impl Run {
         let mut after = self.durable.clone();
         for change in changes {
             after.apply(change);
+            if let Change::TopicDeleted { topic, .. } = change {
+                self.deleted.insert(*topic);
+            }
         }
         if self.committer.commit(changes).is_ok() {
             self.durable = after;
@@ -122,6 +133,8 @@ impl Run {
         if self.job.is_none() {
             self.job = self.committer.freeze(self.now);
             self.frozen.clone_from(&self.durable.messages);
+            let is_gone = |topic: &&TopicId| !self.durable.messages.values().any(|message| message.id.topic == **topic);
+            self.deleted_before_freeze = self.deleted.iter().filter(is_gone).copied().collect();
         }
         self.job.is_some()
     }
@@ -148,7 +161,7 @@ impl Run {
 
     /// After a fold: what the reader gives is what was frozen, apart from what was carried.
     pub(super) fn turn_pages(&mut self, done: &FoldDone) {
-        let carried: BTreeSet<u64> = done.carried.iter().copied().collect();
+        let carried: BTreeSet<u64> = done.carried.iter().map(|carried| carried.arrival).collect();
         for message in self.frozen.values().filter(|message| message.progress.cancel_on_lease_end) {
             assert!(carried.contains(&message.id.arrival), "seed {}: it is cancelled when its lease ends", self.seed);
         }
@@ -160,9 +173,14 @@ impl Run {
         }
         let before = std::mem::replace(&mut self.paged, std::mem::take(&mut self.frozen));
         self.paged.retain(|arrival, _| !carried.contains(arrival));
-        let left = before.into_values().filter(|old| self.paged.get(&old.id.arrival) != Some(old));
+        // What pages hold of deleted topics is nobody's business until it is given back.
+        let left = before
+            .into_values()
+            .filter(|old| !self.deleted.contains(&old.id.topic) && self.paged.get(&old.id.arrival) != Some(old));
         self.gone.splice(..0, left);
         self.gone.truncate(200);
+        self.gone.retain(|message| !self.deleted.contains(&message.id.topic));
+        self.deleted_in_pages = std::mem::take(&mut self.deleted_before_freeze);
         self.look_without_knowing();
         self.reader.apply(&done.delta);
         assert_eq!(self.reader.fold(), done.fold);
@@ -179,7 +197,7 @@ impl Run {
     /// A reader that was not told of the last change finds what was before it, or that it was overtaken.
     pub(super) fn look_without_knowing(&mut self) {
         let few = if self.paged.len() < 200 { 3 } else { 1 };
-        for topic in 1..=few {
+        for topic in self.samples.topics.into_iter().take(few) {
             match pages::read_topic(&mut self.reader, TopicId(topic), 5) {
                 Ok(_) => self.seen.old_reads += 1,
                 Err(ReadError::Overtaken) => self.seen.overtaken += 1,
@@ -191,7 +209,13 @@ impl Run {
     pub(super) fn compact(&mut self) -> bool {
         loop {
             match self.folder.compact() {
-                Ok(None) => return true,
+                Ok(None) => {
+                    for topic in &self.deleted_in_pages {
+                        assert_eq!(self.reader.pages_of(*topic), 0, "seed {}: topic {}", self.seed, topic.0);
+                        self.seen.given_back += 1;
+                    }
+                    return true;
+                }
                 Ok(Some(delta)) => {
                     self.seen.compactions += 1;
                     self.look_without_knowing();
@@ -258,8 +282,13 @@ impl Run {
         self.reader = opened.folder.reader();
         self.committer = opened.committer;
         self.folder = opened.folder;
-        self.paged = (1..=3)
-            .flat_map(|topic| pages::read_topic(&mut self.reader, TopicId(topic), 9).expect("reads"))
+        let topics = self.durable.messages.values().map(|message| message.id.topic);
+        let topics: BTreeSet<TopicId> = topics.chain(self.samples.topics.map(TopicId)).collect();
+        self.deleted_in_pages.clear();
+        self.deleted.retain(|topic| !topics.contains(topic));
+        self.paged = topics
+            .into_iter()
+            .flat_map(|topic| pages::read_topic(&mut self.reader, topic, 9).expect("reads"))
             .map(|message| (message.id.arrival, message))
             .collect();
         self.gone.clear();
@@ -278,6 +307,11 @@ impl Run {
         assert_eq!(of_kind(keys::TOMBSTONES).count(), tombstones, "seed {seed}: tombstones that are not listed");
         assert_eq!(of_kind(keys::INDEX).count(), index, "seed {seed}: parts of the index that are not listed");
         assert_eq!(of_kind(keys::INTENT).count(), 0, "seed {seed}");
+        assert_eq!(of_kind(keys::DELETED).count(), 0, "seed {seed}: marks of topics that are given back");
+        for key in keys.iter().filter(|key| key.len() > 4 && key[0] != keys::INTENT) {
+            let topic = TopicId(u32::from_be_bytes([key[1], key[2], key[3], key[4]]));
+            assert!(!self.deleted_in_pages.contains(&topic), "seed {seed}: {key:02x?} of a deleted topic");
+        }
         let mut runs: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for key in of_kind(keys::CHUNK) {
             let (arrival, number) = keys::parse_chunk_key(key).expect("a chunk key");
@@ -320,5 +354,8 @@ pub(super) fn fork(run: &Run) -> Run {
         folds: run.folds,
         seen: Seen::default(),
         leaves_worn: false,
+        deleted: run.deleted.clone(),
+        deleted_before_freeze: BTreeSet::new(),
+        deleted_in_pages: BTreeSet::new(),
     }
 }

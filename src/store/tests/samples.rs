@@ -22,11 +22,15 @@ pub(super) struct Samples {
     pub(super) chance: Chance,
     /// Everything is due within the same few days, and more is produced than ends: slots of many runs.
     pub(super) far: bool,
+    /// Topics are deleted now and then.
+    pub(super) deletes: bool,
+    /// The topics of new messages; a number is never used again.
+    pub(super) topics: [u32; 3],
 }
 
 impl Samples {
     pub(super) fn new(seed: u64) -> Self {
-        Self { chance: Chance::new(seed), far: false }
+        Self { chance: Chance::new(seed), far: false, deletes: false, topics: [1, 2, 3] }
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
@@ -215,14 +219,19 @@ impl Samples {
 
     /// A change that fits `model` at `now`. Bodies of up to `body` bytes.
     pub(super) fn change(&mut self, model: &Model, now: Timestamp, body: u64) -> Change {
-        let topic = TopicId(1 + self.below(3) as u32);
+        let n = self.below(3) as usize;
+        let topic = TopicId(self.topics[n]);
+        if self.deletes && self.below(50) == 0 {
+            self.topics[n] += 3;
+            return Change::TopicDeleted { topic, in_pages: self.coin() };
+        }
         match self.below(24) {
             0 => Change::ArrivalsReserved(model.arrivals + 1 + self.below(1000)),
             1 => {
                 let mut record = self.topic(topic);
                 // What was forgotten under a smaller count does not come back under a larger one.
-                record.settings.history_count = topic.0 * 4 - 4;
-                record.settings.history_age_ms = u64::from(topic.0) * 60_000;
+                record.settings.history_count = n as u32 * 4;
+                record.settings.history_age_ms = (n as u64 + 1) * 60_000;
                 Change::TopicPut(record)
             }
             2 => {

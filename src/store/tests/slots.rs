@@ -1,6 +1,8 @@
 //! Slots of many runs: what is far off for long, and changes, moves and ends meanwhile.
 
-use crate::store::StoreOptions;
+use crate::queue::message::TopicId;
+use crate::queue::time::Timestamp;
+use crate::store::{Reader, StoreOptions};
 
 use super::TINY;
 use super::run::Run;
@@ -61,6 +63,39 @@ fn a_reader_finds_everything_in_slots_of_many_runs() {
     }
     println!("{most_runs} runs, {most_pages} pages, {interrupted} interrupted folds, {compactions} compactions");
     assert!(most_runs > 40 && most_pages > 4 && interrupted > 10 && compactions > 20);
+}
+
+#[test]
+fn counting_reads_one_page_per_run_and_cut_and_none_of_them_twice() {
+    let mut run = far_run(11, 200);
+    for _ in 0..50 {
+        assert!(step_and_fold(&mut run, 6));
+    }
+    let topic = TopicId(1);
+    let slots: Vec<_> = run.folder.directory.slots().filter(|(key, _)| key.topic == topic).collect();
+    let runs: usize = slots.iter().map(|(_, slot)| slot.runs.iter().count()).sum();
+    // Each cuts a slot in two.
+    let mut cuts: Vec<u64> = slots.iter().map(|(key, _)| key.start + key.level.width_ms() / 2).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let cuts: Vec<Timestamp> = cuts.into_iter().map(Timestamp::from_millis).collect();
+    let mut reader = run.folder.reader();
+    let read = |reader: &mut Reader, run: &Run, cuts: &[Timestamp]| {
+        let before = run.media.kv.reads();
+        reader.due(topic, cuts).expect("reads");
+        usize::try_from(run.media.kv.reads() - before).expect("few")
+    };
+    let first = read(&mut reader, &run, &cuts);
+    assert!(first > 10 && first <= runs * 2 * cuts.len(), "{first} values of {runs} runs");
+    assert_eq!(read(&mut reader, &run, &cuts), 0, "the same again");
+    assert_eq!(read(&mut reader, &run, &cuts[1..]), 0, "time goes on");
+    run.leaves_worn = true;
+    assert!(run.step() && run.freeze());
+    let job = run.job.take().expect("it was frozen");
+    let done = run.folder.run(job).expect("it folds");
+    reader.apply(&done.delta);
+    let after = read(&mut reader, &run, &cuts[1..]);
+    assert!(after < first / 2, "{after} values for one more run of some slots, {first} for all");
 }
 
 #[test]
