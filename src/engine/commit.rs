@@ -4,7 +4,8 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
+use std::time::Duration;
 
 use super::input::Input;
 use super::round::{Release, Round, SnapshotReply};
@@ -13,6 +14,9 @@ use crate::clock::Clock;
 use crate::queue::change::Change;
 use crate::queue::far::Carried;
 use crate::store::{DirectoryDelta, SetAside, Snapshot};
+
+/// How often a clean-up that a backup holds up looks whether it may go on.
+const HELD_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -85,6 +89,11 @@ pub trait Folds: Send + 'static {
 
     /// True if a clean-up was under way when the store was opened that is to go on at once.
     fn is_cleaning_up(&self) -> bool {
+        false
+    }
+
+    /// True if what there is to clean up has to wait, since a backup reads it.
+    fn is_held_up(&self) -> bool {
         false
     }
 
@@ -305,8 +314,14 @@ fn clean_up<F: Folds>(
         let compacted = folds.compact().transpose();
         let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
         tracing::debug!(is_durable, changed, "a compaction has ended");
-        let Some(compacted) = compacted else { return jobs.recv().ok() };
-        done.send(CommitInput::Compacted(compacted)).ok()?;
+        match compacted {
+            Some(compacted) => done.send(CommitInput::Compacted(compacted)).ok()?,
+            None if folds.is_held_up() => match jobs.recv_timeout(HELD_UP_PAUSE) {
+                Err(RecvTimeoutError::Timeout) => {}
+                next => return next.ok(),
+            },
+            None => return jobs.recv().ok(),
+        }
     }
 }
 

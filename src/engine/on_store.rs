@@ -82,6 +82,10 @@ impl Folds for Folder {
         self.is_giving_back()
     }
 
+    fn is_held_up(&self) -> bool {
+        Folder::is_held_up(self)
+    }
+
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
         Ok(Folder::compact(self)?)
     }

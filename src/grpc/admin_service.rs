@@ -9,8 +9,8 @@ use super::dead_job::Job;
 use super::errors::Fault;
 use super::queue_service::apply;
 use super::{
-    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token,
-    time, to_wire, topic_settings,
+    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, time, to_wire,
+    topic_settings,
 };
 use crate::engine::EngineHandle;
 use crate::pb;

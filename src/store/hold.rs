@@ -69,6 +69,11 @@ impl Folder {
         Ok(false)
     }
 
+    /// True if a clean-up has to wait for a backup, or something that waited for one has still to be removed.
+    pub fn is_held_up(&self) -> bool {
+        self.held.hold.strong_count() > 0 || !self.held.intents.is_empty()
+    }
+
     /// Removes what a run has made useless; while a hold lasts, that waits for its end.
     pub(super) fn remove_useless(&mut self, useless: Useless) -> Result<(), PagesError> {
         if !self.is_held()? {

@@ -117,6 +117,53 @@ fn a_backup_is_the_state_of_its_moment_whatever_happens_while_it_is_read() {
     assert!(carried_marks > 0, "no message was to be cancelled when its lease ends");
 }
 
+/// Deletes a topic that has messages, in memory and in pages, and makes another one in its place.
+fn delete_topic(run: &mut Run, n: usize) {
+    let topic = TopicId(run.samples.topics[n]);
+    run.samples.topics[n] += 3;
+    let next = Change::TopicPut(run.samples.topic(TopicId(run.samples.topics[n])));
+    assert!(run.durable.messages.values().any(|message| message.id.topic == topic), "there is something to delete");
+    assert!(run.commit(&[Change::TopicDeleted { topic, in_pages: true }, next]));
+}
+
+#[test]
+fn a_backup_lacks_topics_deleted_before_it_but_not_their_numbers_and_has_those_deleted_later() {
+    for seed in 30..36 {
+        let mut run = grown(seed, 20);
+        let highest = TopicId(90);
+        let record = Change::TopicPut(run.samples.topic(highest));
+        assert!(run.commit(&[record, Change::TopicDeleted { topic: highest, in_pages: false }]));
+        delete_topic(&mut run, 0);
+        let (taken, mut expected) = snapshot(&mut run);
+        assert_eq!(taken.header().last_topic, highest, "seed {seed}");
+        delete_topic(&mut run, 1);
+        run.leaves_worn = true;
+        for _ in 0..3 {
+            assert!(step_and_fold(&mut run, 4), "seed {seed}");
+        }
+        // Nothing is given back that the backup has still to read.
+        assert!(run.folder.compact().expect("it works").is_none(), "seed {seed}");
+        assert!(run.folder.is_giving_back() && run.folder.is_held_up(), "seed {seed}");
+        let bytes = written(&taken).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        drop(taken);
+        run.leaves_worn = false;
+        assert!(run.compact(), "seed {seed}");
+        assert!(!run.folder.is_giving_back() && !run.folder.is_held_up(), "seed {seed}");
+        run.check_garbage();
+
+        let directory = TempDir::new().expect("a directory");
+        let (file, data) = (file(&directory, &bytes), directory.path().join("data"));
+        restore_to(&file, &data, &run).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(check(&data, &mut |_, _| {}).expect("it is a store").findings, [], "seed {seed}");
+        let mut all = Vec::new();
+        let opened = open(&data, TINY, &mut |restored| all.push(restored)).expect("it opens");
+        assert!(all.contains(&Restored::LastTopic(highest)), "seed {seed}: its number is not issued again");
+        let restored = pages::restore(&opened, all).expect("it can be read");
+        expected.arrivals += ARRIVALS_SKIPPED;
+        assert_eq!(expected.difference(&restored, run.now), None, "seed {seed}");
+    }
+}
+
 #[test]
 fn what_was_kept_for_a_backup_is_removed_by_the_next_start_after_a_crash() {
     for seed in 10..14 {
