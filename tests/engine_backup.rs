@@ -4,10 +4,12 @@ mod engine_support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use duewheel::clock::{ManualTime, StepPolicy};
+use duewheel::clock::{ManualTime, StepPolicy, Stopwatch};
 use duewheel::engine::{BackupError, EngineError, EngineHandle, EngineSettings, Parts, start};
 use duewheel::queue::Restore;
 use duewheel::queue::command::{Command, Delivery, Reply};
@@ -132,6 +134,34 @@ async fn one_backup_runs_at_a_time_and_the_engine_goes_on_meanwhile() {
     drop(backup);
     engine.shutdown().await;
     assert!(matches!(engine.backup().await.err(), Some(EngineError::Draining)));
+}
+
+#[tokio::test]
+async fn a_topic_deleted_during_a_backup_is_whole_in_it_and_given_back_when_it_has_ended() {
+    let directory = TempDir::new().expect("there is room");
+    let time = manual_time();
+    let engine = open(&directory.path().join("data"), &time);
+    create_topic(&engine).await;
+    for _ in 0..600 {
+        produce_one(&engine, 3_600_000).await;
+    }
+    let backup = engine.backup().await.expect("it is the only one");
+    let delete = Command::DeleteTopic { name: topic("t"), purge: true };
+    let deleted = match engine.apply(delete).await.expect("the engine serves") {
+        Ok(Reply::TopicDeleted(deleted)) => deleted,
+        other => panic!("{other:?}"),
+    };
+    let (counts, _) = backup.write(&mut |_| true).expect("nothing is damaged");
+    assert_eq!(counts.waiting, 600);
+    assert!(engine.reclaiming(deleted).await.expect("it serves").pages > 0, "its pages wait for the end of the backup");
+    drop(backup);
+    let waited = Stopwatch::start();
+    // No other fold is due.
+    while !engine.reclaiming(deleted).await.expect("it serves").is_done() {
+        assert!(waited.elapsed() < Duration::from_secs(30), "it is not given back");
+        thread::sleep(Duration::from_millis(10));
+    }
+    engine.shutdown().await;
 }
 
 #[tokio::test]
