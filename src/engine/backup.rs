@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::handle::Shared;
+use super::handle::{EngineError, EngineHandle, Shared};
 use super::input::Input;
 use crate::store::{BackupCounts, BackupError, BackupHeader, BackupSink, Snapshot};
 
@@ -14,6 +14,22 @@ pub struct Backup {
     pub(super) snapshot: Snapshot,
     pub(super) shared: Arc<Shared>,
     pub(super) _permit: OwnedSemaphorePermit,
+}
+
+impl EngineHandle {
+    /// Begins a backup: a snapshot of everything that was confirmed before this call. Only one runs at a time.
+    ///
+    /// # Errors
+    /// [`EngineError::BackupRunning`], [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn backup(&self) -> Result<Backup, EngineError> {
+        self.refuse_if_ending()?;
+        let permit = Arc::clone(&self.shared.backups).try_acquire_owned();
+        let permit = permit.map_err(|_| EngineError::BackupRunning)?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.tell(Input::Snapshot(reply));
+        let snapshot = answer.await.map_err(|_| self.ended())?;
+        Ok(Backup { snapshot, shared: Arc::clone(&self.shared), _permit: permit })
+    }
 }
 
 impl Backup {
