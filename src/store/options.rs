@@ -7,7 +7,7 @@ pub struct StoreOptions {
     pub segment_bytes: u64,
     /// Blank segments that are ready after opening. Default 4.
     pub spare_segments: usize,
-    /// Journal bytes after which a generation is folded. Default 32 MiB.
+    /// Journal bytes after which a generation is folded. Default 16 MiB.
     pub generation_bytes: u64,
     /// Messages due within this span of a fold stay in the journal, milliseconds. Default 60 s. They take at
     /// most a quarter of a generation: with more of them the span is shorter for that fold.
@@ -43,7 +43,7 @@ impl Default for StoreOptions {
         Self {
             segment_bytes: 8 << 20,
             spare_segments: 4,
-            generation_bytes: 32 << 20,
+            generation_bytes: 16 << 20,
             carry_horizon_ms: 60_000,
             carry_bytes_per_commit: 64 << 10,
             cache_bytes: super::pages_sled::DEFAULT_CACHE_BYTES,

@@ -128,6 +128,7 @@ async fn produce(
     saboteur: Arc<Saboteur>,
     request: pb::ProduceRequest,
 ) -> Result<pb::ProduceResponse, Status> {
+    tokio::time::sleep(saboteur.delay()).await;
     let pb::ProduceRequest { topic, mut messages } = request;
     let dropped: Vec<bool> = messages.iter_mut().map(|message| saboteur.drops(message)).collect();
     let mut drop = dropped.iter();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bytes::Bytes;
 use duewheel::pb::{self, settlement_result};
@@ -12,6 +13,8 @@ use fastrand::Rng;
 pub(crate) enum Sabotage {
     /// Nothing.
     None,
+    /// Nothing, but some produces stay on the way for a second.
+    Slow,
     /// Some produces are answered as stored and are not.
     DropProduce,
     /// Some answers to a produce lack a result.
@@ -68,6 +71,11 @@ impl Saboteur {
     /// True in one of so many cases, if this is the sabotage.
     fn strikes(&self, sabotage: Sabotage, one_of: u32) -> bool {
         self.sabotage == sabotage && self.random.lock().expect("no holder panics").u32(0..one_of) == 0
+    }
+
+    /// How long a produce stays on the way.
+    pub(crate) fn delay(&self) -> Duration {
+        if self.strikes(Sabotage::Slow, 5) { Duration::from_secs(1) } else { Duration::ZERO }
     }
 
     /// True if a message is to be answered as stored and left out; otherwise it may be changed.

@@ -17,6 +17,8 @@ use crate::pb::queue_service_client::QueueServiceClient;
 
 /// Between two looks for an order, while there is none.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Between two passes over all orders that may be live.
+const PASS_AGAIN: Duration = Duration::from_millis(200);
 /// Orders that are made due at once in the end.
 const AT_ONCE: usize = 64;
 
@@ -47,23 +49,25 @@ pub(super) async fn run(world: Arc<World>, seed: u64, pause: Duration) {
     }
 }
 
+/// Makes everything due, again and again until the run is over: what was refused for a time, or stored late.
 async fn make_all_due(world: &Arc<World>, client: &QueueServiceClient<Channel>) -> Result<(), Status> {
-    while !world.ledger.all_retries_answered() && !world.is_over() {
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    for numbers in world.ledger.maybe_live().chunks(AT_ONCE) {
-        let mut asked = JoinSet::new();
-        for &number in numbers {
-            let (world, mut client) = (Arc::clone(world), client.clone());
-            asked.spawn(async move { make_due(&world, &mut client, number).await });
+    while !world.is_over() {
+        let numbers = if world.are_producers_done() { world.ledger.maybe_live() } else { Vec::new() };
+        for numbers in numbers.chunks(AT_ONCE) {
+            let mut asked = JoinSet::new();
+            for &number in numbers {
+                let (world, mut client) = (Arc::clone(world), client.clone());
+                asked.spawn(async move { make_due(&world, &mut client, number).await });
+            }
+            while let Some(answered) = asked.join_next().await {
+                // A panic is this program's own fault, and ends the run as such.
+                answered.expect("a reschedule does not panic")?;
+            }
+            if world.is_over() {
+                break;
+            }
         }
-        while let Some(answered) = asked.join_next().await {
-            // A panic is this program's own fault, and ends the run as such.
-            answered.expect("a reschedule does not panic")?;
-        }
-        if world.is_over() {
-            break;
-        }
+        tokio::time::sleep(PASS_AGAIN).await;
     }
     Ok(())
 }

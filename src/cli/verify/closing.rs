@@ -8,7 +8,7 @@ use super::accounts::Dead;
 use super::producer::key;
 use super::tally::Violation;
 use super::world::World;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Exit, Failure};
 use crate::cli::session::Session;
 use crate::client::{CancelAnswer, Client, Due, Error, MessageRef, NewMessage};
 use crate::clock::Stopwatch;
@@ -29,11 +29,17 @@ pub(super) async fn drained(session: &Session, world: &World, patience: Duration
         match stats(session, &mut client, &world.topic).await {
             Ok(stats) => {
                 let left = stats.scheduled + stats.ready + stats.leased;
-                if left == 0 && world.ledger.all_retries_answered() {
+                if left == 0 && world.are_producers_done() {
                     return Ok(stats);
                 }
                 if left < least {
                     (least, watch) = (left, Stopwatch::start());
+                }
+                if watch.elapsed() > patience && !world.are_producers_done() {
+                    let text = "produces that are repeated until they are answered were refused within --drain-timeout";
+                    return Err(
+                        Failure::new(Exit::Failed, text).next("see duewheel stats: is the disk of the broker full?")
+                    );
                 }
                 if watch.elapsed() > patience {
                     if left > 0 {
@@ -130,10 +136,11 @@ pub(super) async fn use_keys_again(client: &Client, world: &World, dead: &Dead) 
     Ok(())
 }
 
-/// Deletes the topic with the dead letters in it.
+/// Deletes the topic with the dead letters in it. The first answer says that it is gone; that its disk space is given
+/// back may take the broker until its next fold, and is not waited for.
 pub(super) async fn delete_topic(client: &Client, topic: &str) -> Result<(), Failure> {
     let failed = |error| Failure::call(format!("delete the topic '{topic}'"), &error);
     let mut progress = client.delete_topic(topic, true).await.map_err(failed)?;
-    while progress.next().await.map_err(failed)?.is_some() {}
+    progress.next().await.map_err(failed)?;
     Ok(())
 }

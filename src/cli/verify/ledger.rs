@@ -67,8 +67,6 @@ pub(super) struct Book {
     /// The order with number n at n - 1.
     pub(super) orders: Vec<Order>,
     pub(super) tally: Tally,
-    /// Idempotent orders whose produce is not answered yet.
-    unanswered_retries: u64,
     log: Option<BufWriter<File>>,
     log_error: Option<io::Error>,
 }
@@ -92,7 +90,7 @@ impl Ledger {
     pub(super) fn new(max_orders: u64, log: Option<File>) -> Self {
         let log = log.map(BufWriter::new);
         let (orders, tally) = (Vec::new(), Tally::default());
-        let book = Book { orders, tally, unanswered_retries: 0, log, log_error: None };
+        let book = Book { orders, tally, log, log_error: None };
         Self { opened: since_boot(), max_orders, book: Mutex::new(book) }
     }
 
@@ -164,7 +162,6 @@ impl Ledger {
         }
         let not_before_us = self.now_us() + at_least(delay_us(number));
         book.orders.push(Order::new(is_retried, not_before_us));
-        book.unanswered_retries += u64::from(is_retried);
         self.entry(&mut book, "produce", number, || json!({"dedup": is_retried}));
         Some(number)
     }
@@ -192,13 +189,7 @@ impl Ledger {
         self.entry(&mut book, what, number, || Value::Null);
         let Some(order) = book.order(number) else { return };
         order.produced = produced;
-        let was_retried = std::mem::replace(&mut order.is_retried, false);
-        book.unanswered_retries -= u64::from(was_retried);
-    }
-
-    /// Every produce that is repeated until it is answered is answered.
-    pub(super) fn all_retries_answered(&self) -> bool {
-        self.book().unanswered_retries == 0
+        order.is_retried = false;
     }
 
     /// A delivery came in. False: it is an old one that was only read late.

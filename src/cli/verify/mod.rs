@@ -119,7 +119,7 @@ pub(super) async fn run(session: &Session, args: VerifyArgs) -> Result<(), Failu
     let endpoint = endpoint.map_err(|error| Failure::new(Exit::Usage, error.message()))?.timeout(CALL_LIMIT);
     let topic = create_topic(&client).await?;
     say(&format!("seed {seed}, topic {topic}"));
-    let world = Arc::new(World::new(endpoint, topic, Ledger::new(args.max_messages, log)));
+    let world = Arc::new(World::new(endpoint, topic, Ledger::new(args.max_messages, log), args.producers));
     let (live, kills) = (Live::start(), AtomicU64::new(0));
     let run = Run { world: Arc::clone(&world), session, args: &args, live, seed, stop: stop.clone(), kills: &kills };
     let watch = Stopwatch::start();

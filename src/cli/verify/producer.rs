@@ -25,8 +25,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Wait before a refused produce is repeated.
 const REFUSED_WAIT: Duration = Duration::from_millis(50);
 
-/// Produces until the world drains.
+/// Produces until the world drains and everything is answered that is repeated until then.
 pub(super) async fn run(world: Arc<World>, seed: u64, pause: Duration) {
+    produce_all(&world, seed, pause).await;
+    world.producer_ended();
+}
+
+async fn produce_all(world: &World, seed: u64, pause: Duration) {
     let mut random = Random::new(seed);
     // Idempotent orders whose produce was not answered yet.
     let mut unanswered: Vec<u64> = Vec::new();
@@ -47,7 +52,7 @@ pub(super) async fn run(world: Arc<World>, seed: u64, pause: Duration) {
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
-            if !produce(&world, &mut client, &orders, &mut unanswered).await {
+            if !produce(world, &mut client, &orders, &mut unanswered).await {
                 break;
             }
             tokio::time::sleep(pause).await;

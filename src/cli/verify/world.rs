@@ -32,6 +32,8 @@ pub(super) struct World {
     is_draining: AtomicBool,
     /// Everybody stops.
     is_over: AtomicBool,
+    /// Producers that have not ended: what they have asked for may still be stored.
+    producers: AtomicU64,
     /// The ledger takes no more orders.
     pub(super) full: CancellationToken,
     /// Confirmed produces, for the progress.
@@ -39,7 +41,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(endpoint: Endpoint, topic: String, ledger: Ledger) -> Self {
+    pub(super) fn new(endpoint: Endpoint, topic: String, ledger: Ledger, producers: u64) -> Self {
         let waits_us = |text: &str| -> Vec<u64> {
             let schedule = RetrySchedule::parse("schedule", text).expect("a good schedule");
             schedule.tiers().iter().map(|ms| ms * 1_000).collect()
@@ -53,6 +55,7 @@ impl World {
             tiers_us,
             is_draining: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            producers: AtomicU64::new(producers),
             full: CancellationToken::new(),
             confirmed: Arc::default(),
         }
@@ -87,6 +90,16 @@ impl World {
 
     pub(super) fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// A producer has ended: all its produces are answered, or will never be.
+    pub(super) fn producer_ended(&self) {
+        self.producers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Nothing more is produced.
+    pub(super) fn are_producers_done(&self) -> bool {
+        self.producers.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn is_over(&self) -> bool {
