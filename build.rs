@@ -5,8 +5,12 @@ use std::path::PathBuf;
 
 use protox::prost::Message as _;
 
-const PROTOS: &[&str] =
-    &["proto/duewheel/v1/queue.proto", "proto/duewheel/v1/dead.proto", "proto/duewheel/v1/admin.proto"];
+const PROTOS: &[&str] = &[
+    "proto/duewheel/v1/queue.proto",
+    "proto/duewheel/v1/dead.proto",
+    "proto/duewheel/v1/admin.proto",
+    "proto/duewheel/v1/backup.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -377,7 +377,8 @@ fn messages_are_listed_by_state_time_and_key() {
 fn the_broker_tells_what_it_is_and_its_clock_is_in_step() {
     let broker = Broker::start_with(&["--clock-policy", "adopt", "--max-body", "9KiB"]);
     let info = broker.json(&["broker"]);
-    assert_eq!((&info["version"], &info["epoch"]), (&env!("CARGO_PKG_VERSION").into(), &1.into()));
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert!(info["epoch"].as_u64().is_some_and(|epoch| epoch > 0), "{info}");
     assert_eq!((&info["limits"]["max_body_bytes"], &info["limits"]["max_delay"]), (&9_216.into(), &"400d".into()));
     assert_eq!(info["clock"]["policy"], "adopt");
     assert!(info["disk_reserve_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{info}");

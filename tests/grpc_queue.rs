@@ -294,6 +294,7 @@ async fn topics_are_created_updated_paused_and_listed() {
         [("a", 1), ("b", 0), ("c", 0)]
     );
     let own = stats.broker.expect("the broker's own");
-    assert_eq!((&*own.version, own.epoch), (env!("CARGO_PKG_VERSION"), 1));
+    assert_eq!(own.version, env!("CARGO_PKG_VERSION"));
+    assert!(own.epoch > 0);
     broker.stop().await.expect("a clean end");
 }

@@ -8,6 +8,7 @@
 //! about this process; it translates the configuration into the settings of [`crate::server`].
 
 mod args;
+mod backup;
 mod bench;
 mod body;
 mod broker;
@@ -36,6 +37,7 @@ mod produce_file;
 mod progress;
 mod random;
 mod reload;
+mod restore;
 mod serve;
 mod session;
 mod shell;
@@ -89,6 +91,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Rewrite the page database of a data directory that no broker uses, without what is dead
     Compact(check::CompactArgs),
+    /// Make a data directory from a backup, or check a backup
+    Restore(restore::RestoreArgs),
     /// Print the completion script of a shell
     Completions(shell::CompletionsArgs),
     /// Write the man pages of all commands to a directory
@@ -124,6 +128,8 @@ enum ClientCommand {
     /// Show the broker's clock, or make it follow a wall clock that was set
     #[command(subcommand, after_long_help = "Examples:\n  duewheel clock show\n  duewheel clock adopt")]
     Clock(clock::ClockCommand),
+    /// Write everything the broker holds to a file, while it goes on serving
+    Backup(backup::BackupArgs),
     /// Measure a running broker with a defined workload
     Bench(bench::BenchArgs),
     /// Put load on a broker, and prove that it keeps its promises
@@ -147,6 +153,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::check(cli.session.format, &args),
         Command::Compact(args) => check::compact(cli.session.format, &args),
+        Command::Restore(args) => restore::run(cli.session.format, &args),
         Command::Completions(args) => shell::completions(Cli::command(), &args),
         Command::Man(args) => shell::man(Cli::command(), &args),
         Command::Client(command) => run_client(&cli.session, command),
@@ -177,6 +184,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Stats(args) => stats::run(session, &args).await,
             ClientCommand::Broker => broker::run(session).await,
             ClientCommand::Clock(command) => clock::run(session, command).await,
+            ClientCommand::Backup(args) => backup::run(session, &args).await,
             ClientCommand::Bench(args) => bench::run(session, args).await,
             ClientCommand::Verify(args) => verify::run(session, args).await,
             ClientCommand::Health => stats::health(session).await,

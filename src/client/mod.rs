@@ -55,6 +55,7 @@ use crate::pb::queue_service_client::QueueServiceClient;
 
 pub use self::admin::MessageFilter;
 pub use self::backoff::Backoff;
+pub use self::backup::Backup;
 pub use self::consume::{Consumer, Window};
 pub use self::convert::{instant, signed_span, signed_span_ms, span, span_ms, tiers, tiers_text, timestamp};
 pub use self::dead::Answers;
@@ -67,6 +68,7 @@ pub use self::producer::{PendingProduce, Producer};
 
 mod admin;
 mod backoff;
+mod backup;
 mod consume;
 mod convert;
 mod dead;

@@ -4,15 +4,19 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
+use std::time::Duration;
 
 use super::input::Input;
-use super::round::{Release, Round};
+use super::round::{Release, Round, SnapshotReply};
 use super::signals::Signals;
 use crate::clock::Clock;
 use crate::queue::change::Change;
 use crate::queue::far::Carried;
-use crate::store::{DirectoryDelta, SetAside};
+use crate::store::{DirectoryDelta, SetAside, Snapshot};
+
+/// How often a clean-up that a backup holds up looks whether it may go on.
+const HELD_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why something could not be made durable.
 pub type CommitFailure = Box<dyn Error + Send + Sync>;
@@ -75,8 +79,21 @@ pub trait Folds: Send + 'static {
     /// If the result is not certain to be durable; the engine fails.
     fn run(&mut self, job: Self::Job) -> Result<Self::Done, CommitFailure>;
 
+    /// As [`Folds::run`], and takes a snapshot of what was stored when the job was made; `None` if there are none.
+    ///
+    /// # Errors
+    /// As [`Folds::run`].
+    fn run_and_snapshot(&mut self, job: Self::Job) -> Result<(Self::Done, Option<Snapshot>), CommitFailure> {
+        Ok((self.run(job)?, None))
+    }
+
     /// True if a clean-up was under way when the store was opened that is to go on at once.
     fn is_cleaning_up(&self) -> bool {
+        false
+    }
+
+    /// True if what there is to clean up has to wait, since a backup reads it.
+    fn is_held_up(&self) -> bool {
         false
     }
 
@@ -87,6 +104,13 @@ pub trait Folds: Send + 'static {
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {
         Ok(None)
     }
+}
+
+/// What the fold thread is to do.
+pub(super) struct FoldTask<Job> {
+    job: Job,
+    /// Somebody waits for a snapshot.
+    snapshot: Option<SnapshotReply>,
 }
 
 /// What the commit thread can be told.
@@ -123,7 +147,7 @@ impl<Done> Drop for CommitLane<Done> {
 pub(super) struct Committing<C: Commits> {
     pub(super) commits: C,
     pub(super) inbox: Receiver<CommitInput<<C::Folds as Folds>::Done>>,
-    pub(super) jobs: Sender<<C::Folds as Folds>::Job>,
+    pub(super) jobs: Sender<FoldTask<<C::Folds as Folds>::Job>>,
     pub(super) owner: Sender<Input>,
     pub(super) signals: Arc<Signals>,
     pub(super) clock: Clock,
@@ -138,6 +162,8 @@ struct Group {
     is_last: bool,
     /// The generation ends with this group.
     is_freeze: bool,
+    /// A snapshot is wanted of that moment.
+    snapshot: Option<SnapshotReply>,
     is_end: bool,
 }
 
@@ -157,7 +183,7 @@ impl<C: Commits> Committing<C> {
                 return;
             }
             if group.is_freeze
-                && let Err(failure) = self.begin_fold()
+                && let Err(failure) = self.begin_fold(group.snapshot)
             {
                 return self.fail(&*failure);
             }
@@ -206,21 +232,21 @@ impl<C: Commits> Committing<C> {
         Ok(())
     }
 
-    fn begin_fold(&mut self) -> Result<(), CommitFailure> {
+    fn begin_fold(&mut self, snapshot: Option<SnapshotReply>) -> Result<(), CommitFailure> {
         // The owner's queue counts on the fold that it has asked for.
         let job = self.commits.freeze().ok_or("there is nothing to fold where a generation ends")?;
         // It fails only if the fold thread has panicked; then the engine has failed.
-        self.is_folding = self.jobs.send(job).is_ok();
+        self.is_folding = self.jobs.send(FoldTask { job, snapshot }).is_ok();
         Ok(())
     }
 
     fn folded(&mut self, result: Result<<C::Folds as Folds>::Done, CommitFailure>) -> Result<(), CommitFailure> {
         self.is_folding = false;
         let folded = self.commits.folded(result?)?;
-        // After the owner's end nobody needs to know.
-        let _ended = self.owner.send(Input::Folded(folded));
         self.signals.folds.fetch_add(1, Ordering::Relaxed);
         self.signals.note_journal(&self.commits);
+        // After the owner's end nobody needs to know.
+        let _ended = self.owner.send(Input::Folded(folded));
         Ok(())
     }
 
@@ -253,16 +279,17 @@ impl Group {
         self.releases.append(&mut round.releases);
         self.is_last = round.is_last;
         self.is_freeze = round.is_freeze;
+        self.snapshot = round.snapshot;
     }
 }
 
 /// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
 /// it does at any moment.
-pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncSender<CommitInput<F::Done>>) {
+pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<FoldTask<F::Job>>, done: &SyncSender<CommitInput<F::Done>>) {
     let mut next = if folds.is_cleaning_up() { clean_up(&mut folds, jobs, done) } else { jobs.recv().ok() };
-    while let Some(job) = next {
+    while let Some(task) = next {
         tracing::debug!("a fold begins");
-        let folded = folds.run(job);
+        let folded = run(&mut folds, task);
         tracing::debug!(is_durable = folded.is_ok(), "a fold has ended");
         if done.send(CommitInput::Folded(folded)).is_err() {
             return;
@@ -271,15 +298,15 @@ pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<F::Job>, done: &SyncS
     }
 }
 
-/// Compacts until a job comes; `None`: no other can come, or nobody wants to know.
+/// Compacts until a task comes; `None`: no other can come, or nobody wants to know.
 fn clean_up<F: Folds>(
     folds: &mut F,
-    jobs: &Receiver<F::Job>,
+    jobs: &Receiver<FoldTask<F::Job>>,
     done: &SyncSender<CommitInput<F::Done>>,
-) -> Option<F::Job> {
+) -> Option<FoldTask<F::Job>> {
     loop {
         match jobs.try_recv() {
-            Ok(job) => return Some(job),
+            Ok(task) => return Some(task),
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
@@ -287,9 +314,25 @@ fn clean_up<F: Folds>(
         let compacted = folds.compact().transpose();
         let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
         tracing::debug!(is_durable, changed, "a compaction has ended");
-        let Some(compacted) = compacted else { return jobs.recv().ok() };
-        done.send(CommitInput::Compacted(compacted)).ok()?;
+        match compacted {
+            Some(compacted) => done.send(CommitInput::Compacted(compacted)).ok()?,
+            None if folds.is_held_up() => match jobs.recv_timeout(HELD_UP_PAUSE) {
+                Err(RecvTimeoutError::Timeout) => {}
+                next => return next.ok(),
+            },
+            None => return jobs.recv().ok(),
+        }
     }
+}
+
+/// Folds, and hands the snapshot out if one is wanted. Who does not wait for it any more drops it.
+fn run<F: Folds>(folds: &mut F, task: FoldTask<F::Job>) -> Result<F::Done, CommitFailure> {
+    let Some(reply) = task.snapshot else { return folds.run(task.job) };
+    let (done, snapshot) = folds.run_and_snapshot(task.job)?;
+    if let Some(snapshot) = snapshot {
+        let _unwanted = reply.send(snapshot);
+    }
+    Ok(done)
 }
 
 /// An error and its causes in one line.

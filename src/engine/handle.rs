@@ -23,7 +23,7 @@ use super::stats::{BrokerView, Stats};
 use super::throttle::{Throttle, is_produce};
 use crate::clock::{AdoptError, Adoption, Clock};
 use crate::queue::change::TopicRecord;
-use crate::queue::command::{Command, ConsumerId, DeletedTopic, Delivery, FindRejection, Rejection, Reply, Target};
+use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply, Target};
 use crate::queue::dead::{DeadPage, DeadQuery, DeadSnapshot};
 use crate::queue::limits::Limits;
 use crate::queue::receipt::ReceiptKey;
@@ -43,7 +43,7 @@ pub(super) const OVERTAKEN_WAIT: Duration = Duration::from_millis(10);
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.
 #[derive(Clone)]
 pub struct EngineHandle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// What all handles share.
@@ -56,6 +56,8 @@ pub(super) struct Shared {
     pub(super) bounds: EngineSettings,
     pub(super) waiters: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
+    /// The permit of the one backup that may run.
+    pub(super) backups: Arc<Semaphore>,
     pub(super) next_id: AtomicU64,
     pub(super) throttle: Throttle,
 }
@@ -77,6 +79,9 @@ pub enum EngineError {
         /// Bytes that produce leaves free.
         reserve: u64,
     },
+    /// It was not done.
+    #[error("another backup is being taken")]
+    BackupRunning,
     /// It was not done.
     #[error("{max} fetches are waiting, the most that this broker allows")]
     TooManyWaiters {
@@ -128,23 +133,6 @@ pub struct Seen {
     pub consumers: usize,
     /// When it was seen.
     pub now: Timestamp,
-}
-
-/// How far the room of a deleted topic is given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reclaiming {
-    /// Pages of it that are left.
-    pub pages: u64,
-    /// The fold is done that takes them out of use; before it there may be more to come.
-    pub is_folded: bool,
-}
-
-impl Reclaiming {
-    /// Nothing is left.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.is_folded && self.pages == 0
-    }
 }
 
 /// Answers that are not there yet, to commands that are admitted.
@@ -327,14 +315,6 @@ impl EngineHandle {
         self.ask(move |sight| sight.queue.dead_snapshot(sight.now, &topic)).await
     }
 
-    /// How far the room of a deleted topic is given back.
-    ///
-    /// # Errors
-    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
-    pub async fn reclaiming(&self, deleted: DeletedTopic) -> Result<Reclaiming, EngineError> {
-        self.ask(move |sight| sight.reclaiming(&deleted)).await
-    }
-
     /// Refuses produce while fewer than `reserve` bytes are free, which `free_bytes` tells when it is asked, several
     /// times a second on a thread of its own.
     ///
@@ -474,11 +454,11 @@ impl EngineHandle {
         Ok(permit)
     }
 
-    fn refuse_if_ending(&self) -> Result<(), EngineError> {
+    pub(super) fn refuse_if_ending(&self) -> Result<(), EngineError> {
         if self.shared.signals.is_serving() { Ok(()) } else { Err(self.ended()) }
     }
 
-    fn ended(&self) -> EngineError {
+    pub(super) fn ended(&self) -> EngineError {
         if self.shared.signals.has_failed() { EngineError::OutcomeUnknown } else { EngineError::Draining }
     }
 }

@@ -8,6 +8,7 @@ use super::commit::Folded;
 use super::consumer::Delivered;
 use super::handle::{Fetch, Window};
 use super::look::Question;
+use super::round::SnapshotReply;
 use super::sight::Sight;
 use crate::queue::command::{Command, ConsumerId, Delivery, FindRejection, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
@@ -58,13 +59,15 @@ pub(super) enum Input {
     Detach { consumer: ConsumerId, unread: Vec<Receipt> },
     /// These deliveries could not be handed over.
     Return(Vec<Receipt>),
+    /// End the generation as soon as no other is being folded, and take a snapshot of that moment; one at a time.
+    Snapshot(SnapshotReply),
     /// A fold is durable and noted.
     Folded(Folded),
     /// The pages were cleaned up.
     Compacted(Arc<DirectoryDelta>),
     /// A load has ended.
     Loaded(Load, Result<Loaded, ReadError>),
-    /// The load thread has found damage, and left it out of what it read next.
+    /// The load thread or a backup has found damage.
     Damaged(Vec<DamagedPart>),
     /// Do a round now.
     Wake,

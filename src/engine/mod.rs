@@ -35,6 +35,7 @@
 //! What this layer is not: it knows no rule of the queue, no file, no wire format.
 
 mod admission;
+mod backup;
 mod commit;
 mod consumer;
 mod damage;
@@ -46,6 +47,7 @@ mod look;
 mod on_store;
 mod owner;
 mod pages;
+mod reclaim;
 mod reserve;
 mod ring;
 mod round;
@@ -57,17 +59,20 @@ mod start;
 mod stats;
 mod throttle;
 
+pub use self::backup::Backup;
 pub use self::commit::{CommitFailure, Commits, Folded, Folds};
 pub use self::consumer::Consumer;
 pub use self::due::DueSpan;
-pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Reclaiming, Seen, Window};
+pub use self::handle::{EngineError, EngineHandle, Fetch, Pending, Seen, Window};
 pub use self::list::ListedPart;
 pub use self::on_store::Journal;
 pub use self::pages::{NoPages, Reads};
+pub use self::reclaim::Reclaiming;
 pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
 pub use self::stats::{BrokerStats, BrokerView, LatenessSummary, Stats, TopicStats};
+pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
 
 /// A pause between two rounds, or a commit, that takes longer than this is a long pause, milliseconds.
 const LONG_PAUSE_MS: u64 = 1_000;

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::queue::change::Change;
 use crate::queue::receipt::ReceiptKey;
 use crate::queue::{Effects, Restore};
-use crate::store::{Committer, DirectoryDelta, FoldDone, FoldJob, Folder, Opened};
+use crate::store::{Committer, DirectoryDelta, FoldDone, FoldJob, Folder, Opened, Snapshot};
 
 /// The committer with the clock that its folds need.
 pub struct Journal {
@@ -19,8 +19,9 @@ pub struct Journal {
 
 impl Parts<Journal> {
     /// The parts of an engine on an opened store, whose contents went to `restore`.
-    pub fn on_store(opened: Opened, restore: Restore, clock: &Clock) -> Self {
+    pub fn on_store(opened: Opened, mut restore: Restore, clock: &Clock) -> Self {
         let mut effects = Effects::default();
+        restore.set_epoch(opened.epoch);
         let queue = restore.finish(clock.now(), &mut effects);
         Self {
             queue,
@@ -72,8 +73,17 @@ impl Folds for Folder {
         Ok(Folder::run(self, job)?)
     }
 
+    fn run_and_snapshot(&mut self, job: FoldJob) -> Result<(FoldDone, Option<Snapshot>), CommitFailure> {
+        let (done, snapshot) = Folder::run_and_snapshot(self, job)?;
+        Ok((done, Some(snapshot)))
+    }
+
     fn is_cleaning_up(&self) -> bool {
         self.is_giving_back()
+    }
+
+    fn is_held_up(&self) -> bool {
+        Folder::is_held_up(self)
     }
 
     fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, CommitFailure> {

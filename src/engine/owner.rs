@@ -15,7 +15,7 @@ use super::damage::Damage;
 use super::input::{Input, View};
 use super::look::LookInput;
 use super::pages::{LoadInput, Reads};
-use super::round::{Release, Round};
+use super::round::{Release, Round, SnapshotReply};
 use super::serve::Serving;
 use super::service::Service;
 use super::sight::Sight;
@@ -61,6 +61,8 @@ pub(super) struct Owner<Done> {
     pub(super) looks: Sender<LookInput>,
     /// Damage of the pages.
     pub(super) damage: Damage,
+    /// Somebody waits for a snapshot of the end of a generation.
+    pub(super) snapshot: Option<SnapshotReply>,
     /// A generation has ended and is not in pages yet.
     pub(super) is_folding: bool,
     pub(super) signals: Arc<Signals>,
@@ -193,6 +195,7 @@ impl<Done> Owner<Done> {
                 self.is_draining = true;
                 turn.releases.extend(self.service.end());
             }
+            Input::Snapshot(reply) => self.snapshot = Some(reply),
             Input::Folded(folded) => self.folded(now, folded),
             Input::Compacted(delta) => self.follow(delta),
             Input::Damaged(parts) => self.damaged(parts, turn),
@@ -285,9 +288,11 @@ impl<Done> Owner<Done> {
         }
     }
 
-    /// Ends the journal's generation with this round if it is full and no other is being folded.
+    /// Ends the journal's generation with this round if it is full, or if a snapshot is wanted, and no other is being
+    /// folded.
     fn freeze(&mut self) -> bool {
-        let is_freeze = !self.is_folding && self.signals.is_journal_full.load(Ordering::Relaxed);
+        let is_wanted = self.snapshot.is_some() || self.signals.is_journal_full.load(Ordering::Relaxed);
+        let is_freeze = !self.is_folding && is_wanted;
         if is_freeze {
             self.is_folding = true;
             self.queue.freeze();
@@ -315,7 +320,8 @@ impl<Done> Owner<Done> {
         let show = |(view, permit): (View, _)| Release::Show(view(&self.sight(now)), Some(permit));
         releases.extend(views.into_iter().map(show));
         let is_freeze = !is_last && self.freeze();
-        let round = Round { changes: effects.changes, releases, is_last, is_freeze };
+        let snapshot = self.snapshot.take_if(|_| is_freeze);
+        let round = Round { changes: effects.changes, releases, is_last, is_freeze, snapshot };
         if round.is_empty() || self.commits.send(round) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
@@ -395,6 +401,7 @@ mod tests {
                 loads: mpsc::channel().0,
                 looks: mpsc::channel().0,
                 damage: Damage::default(),
+                snapshot: None,
                 is_folding: false,
                 signals: Arc::new(Signals::new(1)),
                 service: Service::default(),

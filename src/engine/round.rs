@@ -8,6 +8,10 @@ use super::input::{Fetched, Input, Results, Show};
 use crate::queue::change::Change;
 use crate::queue::command::Delivery;
 use crate::queue::receipt::Receipt;
+use crate::store::Snapshot;
+
+/// Takes a snapshot to whoever waits for it.
+pub(super) type SnapshotReply = oneshot::Sender<Snapshot>;
 
 /// The work of one turn.
 #[derive(Default)]
@@ -20,6 +24,8 @@ pub(super) struct Round {
     pub(super) is_last: bool,
     /// The journal's generation ends with it.
     pub(super) is_freeze: bool,
+    /// A snapshot is wanted of the moment at which that generation ends.
+    pub(super) snapshot: Option<SnapshotReply>,
 }
 
 impl Round {

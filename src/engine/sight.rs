@@ -5,8 +5,9 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 use super::due::{DueInPages, DueQuestion};
-use super::handle::{Reclaiming, Seen};
+use super::handle::Seen;
 use super::pages::Reads;
+use super::reclaim::Reclaiming;
 use super::service::Service;
 use super::signals::Signals;
 use super::stats::{BrokerStats, Stats, Tally, TopicStats};

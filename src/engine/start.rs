@@ -106,6 +106,7 @@ pub fn start<C: Commits>(
         bounds: settings,
         waiters: Arc::new(Semaphore::new(settings.max_waiters)),
         streams: Arc::new(Semaphore::new(settings.max_streams)),
+        backups: Arc::new(Semaphore::new(1)),
         next_id: AtomicU64::new(1),
         throttle: Throttle::new(),
     };
@@ -123,6 +124,7 @@ pub fn start<C: Commits>(
         loads: threads.loads,
         looks: threads.looks,
         damage: Damage::default(),
+        snapshot: None,
         is_folding: false,
         signals: Arc::clone(&signals),
         service: Service::default(),

@@ -9,7 +9,7 @@ use super::dead_job::Job;
 use super::errors::Fault;
 use super::queue_service::apply;
 use super::{
-    broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, time, to_wire,
+    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, time, to_wire,
     topic_settings,
 };
 use crate::engine::EngineHandle;
@@ -223,6 +223,12 @@ impl AdminService for Admin {
         let expected = expected.map(|span| time::signed_span_ms("expected_offset", span)).transpose()?;
         let adoption = engine.adopt_clock(expected).await.map_err(Fault::from)?.map_err(Fault::from)?;
         Ok(Response::new(broker_info::adopted(&adoption)))
+    }
+
+    type BackupStream = backup::Responses;
+
+    async fn backup(&self, _request: Request<pb::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        Ok(Response::new(backup::serve(self.broker.engine()?).await?))
     }
 }
 

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use tonic_types::pb;
 
 use crate::clock::AdoptError;
-use crate::engine::EngineError;
+use crate::engine::{BackupError, EngineError};
 use crate::queue::change::Outcome;
 use crate::queue::command::{FindRejection, ProduceRejection, Rejection, SettleRejection, TopicRejection};
 use crate::queue::message::MessageId;
@@ -71,6 +71,10 @@ pub mod reason {
     pub const CLOCK_TOO_FAR_BEHIND: &str = "CLOCK_TOO_FAR_BEHIND";
     /// As many `Fetch` calls wait as may; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_WAITERS: &str = "TOO_MANY_WAITERS";
+    /// Another backup is being taken; only one runs at a time. `RESOURCE_EXHAUSTED`.
+    pub const BACKUP_RUNNING: &str = "BACKUP_RUNNING";
+    /// The backup was read so slowly that it had to be given up; what was read of it is of no use. `ABORTED`.
+    pub const BACKUP_OVERTAKEN: &str = "BACKUP_OVERTAKEN";
     /// As many consume streams are open as may be; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_STREAMS: &str = "TOO_MANY_STREAMS";
 }
@@ -226,6 +230,10 @@ impl From<EngineError> for Fault {
             EngineError::DiskReserve { free, reserve } => {
                 exhausted(reason::DISK_RESERVE, error.to_string(), reserve).with("free", &free).retry_after(RETRY_SOON)
             }
+            EngineError::BackupRunning => {
+                let text = "another backup is being taken, and only one runs at a time";
+                Self::new(Code::ResourceExhausted, reason::BACKUP_RUNNING, text)
+            }
             EngineError::TooManyWaiters { max } => {
                 let text = format!("{max} fetch calls wait already, the most that this broker allows");
                 exhausted(reason::TOO_MANY_WAITERS, text, max).retry_after(RETRY_SOON)
@@ -234,6 +242,16 @@ impl From<EngineError> for Fault {
                 let text = format!("{max} consume streams are open already, the most that this broker allows");
                 exhausted(reason::TOO_MANY_STREAMS, text, max).retry_after(RETRY_SOON)
             }
+        }
+    }
+}
+
+impl From<BackupError> for Fault {
+    fn from(error: BackupError) -> Self {
+        let text = error.to_string();
+        match error {
+            BackupError::Stopped | BackupError::Overtaken => Self::new(Code::Aborted, reason::BACKUP_OVERTAKEN, text),
+            BackupError::Damaged { .. } => Self::new(Code::DataLoss, reason::RECORD_DAMAGED, text),
         }
     }
 }

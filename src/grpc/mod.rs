@@ -14,6 +14,7 @@
 //! decides nothing about messages (`queue`).
 
 mod admin_service;
+mod backup;
 mod batch;
 mod broker;
 mod broker_info;

@@ -101,6 +101,15 @@ impl Restore {
         }
     }
 
+    /// The run has this number, which is above that of every run before; without it, it is the next one.
+    ///
+    /// # Panics
+    /// If there was a run with that number.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        assert!(epoch > self.epoch, "no epoch is used twice");
+        self.epoch = epoch - 1;
+    }
+
     /// The queue at `now`, as a new run of the broker. The changes that open the run are in `effects` and must
     /// be durable before anything else.
     pub fn finish(mut self, now: Timestamp, effects: &mut Effects) -> Queue {

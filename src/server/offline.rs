@@ -1,11 +1,15 @@
-//! Work on a data directory that no broker uses: checking it, setting damage aside, compacting it.
+//! Work on a data directory that no broker uses: checking it, setting damage aside, compacting it, and making one from a
+//! backup.
 
 use std::path::Path;
 
 use crate::clock::wall_now;
 use crate::store::{self, SetAside, StoreOptions};
 
-pub use crate::store::{CheckReport, CheckedTopic, Compacted, Finding, InQuarantine, OpenError, check, compact};
+pub use crate::store::{
+    BackupContents, BackupFileError, BackupTopic, CheckReport, CheckedTopic, Compacted, Finding, InQuarantine,
+    OpenError, RestoreError, RestoredBackup, check, compact, read_backup,
+};
 
 /// Sets the damaged pages and messages of a check aside: they leave the directory of the pages, are kept for whoever
 /// wants to look at them, and count as quarantined. Leases that outlived a clean stop are void afterwards.
@@ -17,6 +21,15 @@ pub fn quarantine(directory: &Path, report: &CheckReport) -> Result<Vec<SetAside
     store::set_aside(directory, StoreOptions::default(), wall_now(), &parts)
 }
 
+/// Restores a backup into a directory that is missing or empty, or holds a restore that was interrupted. `watch` is told
+/// how many bytes of how many are in it.
+///
+/// # Errors
+/// [`RestoreError`]; then the directory is empty, unless it cannot be written at all.
+pub fn restore(file: &Path, directory: &Path, watch: &mut dyn FnMut(u64, u64)) -> Result<RestoredBackup, RestoreError> {
+    store::restore(file, directory, StoreOptions::default(), wall_now(), watch)
+}
+
 /// True if an operator has to give another directory, or to stop the broker that uses it.
 #[must_use]
 pub fn is_misuse(error: &OpenError) -> bool {
@@ -25,6 +38,8 @@ pub fn is_misuse(error: &OpenError) -> bool {
         OpenError::Locked { .. }
             | OpenError::Incomplete { .. }
             | OpenError::Foreign { .. }
+            | OpenError::Unrestored { .. }
+            | OpenError::NotEmpty { .. }
             | OpenError::NotADirectory { .. }
             | OpenError::NotWritable { .. }
             | OpenError::UnknownFormat { .. }

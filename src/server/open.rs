@@ -60,6 +60,7 @@ fn refused(error: OpenError) -> OpenFailure {
         OpenError::NotWritable { .. }
         | OpenError::Locked { .. }
         | OpenError::Foreign { .. }
+        | OpenError::Unrestored { .. }
         | OpenError::NotADirectory { .. }
         | OpenError::UnknownFormat { .. }
         | OpenError::NewerFormat { .. } => OpenFailure::Configuration(Box::new(error)),

@@ -119,7 +119,7 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
 }
 
-/// Told after each page: how many of how many.
+/// Told how far a long work has come: how much of how much; of a check, pages.
 pub type Watch<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Checks the store in `directory`, which no broker may use.

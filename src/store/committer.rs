@@ -1,5 +1,6 @@
 //! The commit side of the store: changes in, durable when `commit` returns.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::queue::change::{Change, Totals};
@@ -196,6 +197,10 @@ impl Committer {
     /// Freezes the present generation, however little it holds, and starts the next one. `None` while another fold
     /// runs, after a clean stop, and if there is nothing to fold.
     pub fn freeze(&mut self, now: Timestamp) -> Option<FoldJob> {
+        // A start may have left one whose note is still to be written.
+        if self.frozen.as_ref().is_some_and(|frozen| frozen.is_folded) {
+            self.note_fold().ok()?;
+        }
         if !self.can_freeze() {
             return None;
         }
@@ -233,11 +238,19 @@ impl Committer {
         for aside in &done.set_aside {
             self.ledger.set_aside(aside.part.topic, aside.messages);
         }
-        while self.frozen.is_some() && !self.ledger.closed {
-            self.begin()?;
-            self.append_with_fold(self.options.carry_bytes_per_commit.max(1 << 20))?;
-        }
-        Ok(())
+        self.note_fold()
+    }
+
+    /// Counts as a backup did, from the next fold on. Pages and journal must hold what it counts.
+    pub(super) fn set_totals(&mut self, totals: BTreeMap<TopicId, Totals>) {
+        self.ledger.live = totals.values().map(Totals::live).sum();
+        self.ledger.young.counted.extend(totals.keys());
+        self.ledger.totals = totals;
+    }
+
+    /// Numbers of topics go on above this one, from the next fold on.
+    pub(super) fn set_last_topic(&mut self, last_topic: TopicId) {
+        self.ledger.last_topic = self.ledger.last_topic.max(last_topic);
     }
 
     /// The number that the last commit has; 0 before the first.
@@ -266,6 +279,15 @@ impl Committer {
     /// The totals of a topic.
     pub fn totals(&self, topic: TopicId) -> Totals {
         self.ledger.totals.get(&topic).copied().unwrap_or_default()
+    }
+
+    /// Carries what is left of a fold that the pages have, and notes it.
+    fn note_fold(&mut self) -> Result<(), CommitError> {
+        while self.frozen.is_some() && !self.ledger.closed {
+            self.begin()?;
+            self.append_with_fold(self.options.carry_bytes_per_commit.max(1 << 20))?;
+        }
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<(), CommitError> {

@@ -26,13 +26,17 @@ const MAX_RUNS: usize = 64;
 
 impl Folder {
     /// Removes a bounded part of what pages hold of deleted topics, or else rewrites a bounded part of the pages if much
-    /// of it is dead; `None`: there is nothing to do. To be called
+    /// of it is dead; `None`: there is nothing to do, or a backup is reading the pages. To be called
     /// again until then, between folds. What it gives is for readers to follow.
     ///
     /// # Errors
     /// [`FoldError`]; the folder is of no use any more.
     pub fn compact(&mut self) -> Result<Option<Arc<DirectoryDelta>>, FoldError> {
         let fold = self.state.mark.fold;
+        // What a backup reads must stay, also of topics that were deleted since.
+        if self.is_held().map_err(|problem| FoldError { fold, problem })? {
+            return Ok(None);
+        }
         if let Some(delta) = self.give_back().map_err(|problem| FoldError { fold, problem })? {
             return Ok(Some(Arc::new(delta)));
         }

@@ -20,6 +20,7 @@ use super::committer::{FoldDone, FoldJob};
 use super::directory::{Directory, DirectoryDelta};
 use super::generation::Entry;
 use super::give_back::Doomed;
+use super::hold::Held;
 use super::home::HomeLock;
 use super::index::{Found, Index, IndexRecord, TopicIndex, write_index_run};
 use super::keys::{DELETED, Level, STATE, SlotKey, TOPIC, TOTALS, chunk_prefix, parse_chunk_key, topic_key};
@@ -31,6 +32,7 @@ use super::reader::Reader;
 use super::records::{put_topic, put_totals};
 use super::removals::Removals;
 use super::runs::{Remembered, RunEntry, RunIndex, put_entry, remove_run, useless_dedup, useless_ended, write_run};
+use super::segment::StoreId;
 use super::state::PagesState;
 use super::writer::{RunWriter, Useless};
 
@@ -59,6 +61,11 @@ pub struct Folder {
     pub(super) avoided: BTreeSet<PageName>,
     /// Deleted topics of which pages hold something.
     pub(super) doomed: Doomed,
+    /// What a backup that is under way reads.
+    pub(super) held: Held,
+    /// Most removals that a backup may put off.
+    pub(super) max_withheld: usize,
+    pub(super) store: StoreId,
     pub(super) lock: Option<Arc<HomeLock>>,
 }
 
@@ -89,7 +96,7 @@ impl Folder {
         self.directory.pages()
     }
 
-    fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
+    pub(super) fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
         assert_eq!(job.mark.fold, self.state.mark.fold + 1, "folds run in order");
         let run = self.state.run + 1;
         self.topics.extend(job.table.topics.iter().map(|(&id, topic)| (id, topic.clone())));
@@ -135,7 +142,7 @@ impl Folder {
         Ok(FoldDone { fold: job.mark.fold, carried, delta: Arc::new(delta), messages, pages, left, set_aside })
     }
 
-    /// Makes the last batch durable and follows it; then removes what it has made useless.
+    /// Makes the last batch durable and follows it; then removes what it has made useless, unless a backup reads that.
     pub(super) fn complete(
         &mut self,
         mut last: Batch,
@@ -150,7 +157,7 @@ impl Folder {
         self.kv.make_durable()?;
         self.directory.apply(delta);
         self.state = state;
-        useless.remove(&mut *self.kv)
+        self.remove_useless(useless)
     }
 }
 

@@ -5,6 +5,7 @@
 //! LOCK      locked while a broker runs; holds its process id
 //! journal/  segments
 //! pages/    sled
+//! RESTORING only while a backup is being restored: what is beside it is not whole
 //! pages.new/  what a compaction copies to, or the database that it has replaced; of no use to anybody else
 //! ```
 //! `FORMAT` comes last when a directory is made: until then `FORMAT.new` marks it as being made, so that an
@@ -14,6 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -25,6 +27,7 @@ pub const FORMAT_VERSION: u32 = 2;
 
 const FORMAT: &str = "FORMAT";
 const UNFINISHED: &str = "FORMAT.new";
+const RESTORING: &str = "RESTORING";
 const LOCK: &str = "LOCK";
 const JOURNAL: &str = "journal";
 const PAGES: &str = "pages";
@@ -47,7 +50,7 @@ pub(super) struct Home {
     pub(super) journal: PathBuf,
     pub(super) pages: PathBuf,
     is_made: bool,
-    pub(super) lock: HomeLock,
+    pub(super) lock: Arc<HomeLock>,
 }
 
 /// The lock of a data directory, held until it is dropped.
@@ -59,10 +62,14 @@ impl Home {
     /// Opens a data directory; makes it if it is missing or empty.
     pub(super) fn open(path: &Path, min_free_bytes: u64) -> Result<Self, OpenError> {
         make_directory(path)?;
-        refuse_foreign(path, &names(path)?)?;
+        let found = names(path)?;
+        refuse_unfinished(path, &found)?;
+        refuse_foreign(path, &found)?;
         let lock = lock(path)?;
         // Only now is it sure that nobody else is making it.
-        let is_made = names(path)?.iter().any(|name| name == FORMAT);
+        let found = names(path)?;
+        refuse_unfinished(path, &found)?;
+        let is_made = found.iter().any(|name| name == FORMAT);
         check_space(path, min_free_bytes)?;
         let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
         let identity = if is_made {
@@ -87,11 +94,45 @@ impl Home {
 
     /// Opens a data directory that is complete, for a tool.
     pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
+        if path.is_dir() {
+            refuse_unfinished(path, &names(path)?)?;
+        }
         let format = path.join(FORMAT);
         if !format.is_file() {
             return Err(OpenError::Incomplete { path: format });
         }
         Self::open(path, 0)
+    }
+
+    /// Makes a data directory for a backup, in one that is missing or empty, or in which a restore was interrupted:
+    /// what that has left is removed. Until [`Home::restored`] nobody else opens it.
+    pub(super) fn begin_restore(path: &Path, min_free_bytes: u64) -> Result<Self, OpenError> {
+        make_directory(path)?;
+        refuse_used(path, &names(path)?)?;
+        let lock = lock(path)?;
+        refuse_used(path, &names(path)?)?;
+        let marker = path.join(RESTORING);
+        let written = File::create(&marker).and_then(|file| file.sync_all());
+        written.map_err(write_error(&marker))?;
+        sync_directory(path)?;
+        remove_parts(path)?;
+        check_space(path, min_free_bytes)?;
+        let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
+        let identity = begin(path, &[&journal, &pages])?;
+        Ok(Self { identity, path: path.to_owned(), journal, pages, is_made: false, lock })
+    }
+
+    /// The restore is complete: from now on it is a data directory as any other.
+    pub(super) fn restored(&self) -> Result<(), OpenError> {
+        let marker = self.path.join(RESTORING);
+        fs::remove_file(&marker).map_err(write_error(&marker))?;
+        sync_directory(&self.path)
+    }
+
+    /// The restore has failed: the directory becomes as empty as it was.
+    pub(super) fn abandon_restore(&self) -> Result<(), OpenError> {
+        remove_parts(&self.path)?;
+        self.restored()
     }
 
     /// Where a compaction copies to.
@@ -143,6 +184,40 @@ fn names(path: &Path) -> Result<Vec<String>, OpenError> {
     Ok(names)
 }
 
+/// What an unfinished restore has left is no store.
+fn refuse_unfinished(path: &Path, names: &[String]) -> Result<(), OpenError> {
+    if names.iter().any(|name| name == RESTORING) {
+        return Err(OpenError::Unrestored { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// A backup is restored beside nothing else.
+fn refuse_used(path: &Path, names: &[String]) -> Result<(), OpenError> {
+    let is_unfinished = names.iter().any(|name| name == RESTORING);
+    let foreign = names.iter().find(|name| match name.as_str() {
+        LOCK | RESTORING | "lost+found" => false,
+        FORMAT | UNFINISHED | JOURNAL | PAGES => !is_unfinished,
+        _ => true,
+    });
+    match foreign {
+        Some(found) => Err(OpenError::NotEmpty { path: path.to_owned(), found: found.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Removes what a restore makes, apart from its marker and the lock.
+fn remove_parts(path: &Path) -> Result<(), OpenError> {
+    for part in [FORMAT, UNFINISHED, JOURNAL, PAGES].map(|name| path.join(name)) {
+        let removed = if part.is_dir() { fs::remove_dir_all(&part) } else { fs::remove_file(&part) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(write_error(&part)(error)),
+            _ => {}
+        }
+    }
+    sync_directory(path)
+}
+
 /// A directory without `FORMAT` may hold nothing but what an interrupted start has left.
 fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), OpenError> {
     if names.iter().any(|name| name == FORMAT) {
@@ -161,7 +236,7 @@ fn refuse_foreign(path: &Path, names: &[String]) -> Result<(), OpenError> {
     }
 }
 
-fn lock(path: &Path) -> Result<HomeLock, OpenError> {
+fn lock(path: &Path) -> Result<Arc<HomeLock>, OpenError> {
     let lock_path = path.join(LOCK);
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
     let mut file = options.map_err(write_error(&lock_path))?;
@@ -179,7 +254,7 @@ fn lock(path: &Path) -> Result<HomeLock, OpenError> {
     }
     file.set_len(0).map_err(write_error(&lock_path))?;
     writeln!(file, "{}", std::process::id()).map_err(write_error(&lock_path))?;
-    Ok(HomeLock { _file: file })
+    Ok(Arc::new(HomeLock { _file: file }))
 }
 
 /// Bytes that are free on the file system of `path`, for the broker's user.
@@ -227,11 +302,25 @@ fn begin(path: &Path, parts: &[&Path]) -> Result<Identity, OpenError> {
     Ok(identity)
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is where a store draws its identity and its secret, once")]
-fn write_identity(path: &Path) -> Result<Identity, OpenError> {
-    let mut random = [0; 32];
+/// An epoch above the highest one that was opened, by a step that nobody can foresee. It is one part in 65,536 of the
+/// epochs that are left at the most, so that they last for millions of starts.
+pub(super) fn random_epoch_above(highest: u32) -> Result<u32, OpenError> {
+    let left = u32::MAX - highest;
+    let [high, low] = random::<2>()?;
+    let step = u32::from(u16::from_be_bytes([high, low])) % (left >> 16).clamp(1, 1 << 16);
+    Ok(highest.saturating_add(1).saturating_add(step))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where a store draws what nobody may foresee")]
+fn random<const N: usize>() -> Result<[u8; N], OpenError> {
+    let mut random = [0; N];
     getrandom::fill(&mut random)
         .map_err(|error| OpenError::io("the system gives no random bytes")(io::Error::other(error.to_string())))?;
+    Ok(random)
+}
+
+fn write_identity(path: &Path) -> Result<Identity, OpenError> {
+    let random = random::<32>()?;
     let half = |from: usize| std::array::from_fn(|i| random[from + i]);
     let identity = Identity { store: half(0), secret: half(16) };
     let text = format!("{TITLE}\nformat {FORMAT_VERSION}\nid {}\nsecret {}\n", hex(&random[..16]), hex(&random[16..]));

@@ -21,6 +21,7 @@
 //! What it is not: it knows no clock (callers pass `now`), no lease, no retry rule, and it starts no thread.
 //! The files are in `docs/storage.md`, byte by byte.
 
+mod backup_file;
 mod chain;
 mod check;
 mod check_slot;
@@ -35,6 +36,7 @@ mod durable_ranges;
 mod folder;
 mod generation;
 mod give_back;
+mod hold;
 mod home;
 mod index;
 mod journal;
@@ -53,9 +55,11 @@ mod rebuild;
 mod records;
 mod recover;
 mod removals;
+mod restore;
 mod runs;
 mod segment;
 mod slot;
+mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -68,6 +72,7 @@ use std::sync::Arc;
 
 use crate::queue::change::Restored;
 
+pub use backup_file::{BACKUP_VERSION, BackupCounts, BackupFileError, BackupHeader, BackupSink};
 pub use check::{CheckReport, CheckedTopic, Finding, InQuarantine, Watch, check, set_aside};
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
 pub use directory::DirectoryDelta;
@@ -82,7 +87,11 @@ pub use quarantine::{MAX_KNOWN, SetAside};
 pub use reader::{ReadError, Reader};
 pub use rebuild::{Compacted, compact};
 pub use recover::{Opened, open_with};
+pub use restore::{
+    ARRIVALS_SKIPPED, BackupContents, BackupTopic, RestoreError, Restored as RestoredBackup, read_backup, restore,
+};
 pub use segment::StoreId;
+pub use snapshot::{BackupError, Snapshot};
 
 /// Opens the store in `directory`, making it if it is missing or empty, and gives what it holds to `sink` in
 /// the order of [`Restored`].
@@ -91,12 +100,21 @@ pub use segment::StoreId;
 /// [`OpenError`]; nothing that the directory holds is deleted.
 pub fn open(directory: &Path, options: StoreOptions, sink: &mut dyn FnMut(Restored)) -> Result<Opened, OpenError> {
     let home = home::Home::open(directory, options.min_free_bytes)?;
+    let mut opened = open_home(&home, options, sink)?;
+    home.finish()?;
+    // Of two copies of a store, neither is likely to go on with an epoch that the other one uses.
+    opened.epoch = home::random_epoch_above(opened.epoch - 1)?;
+    Ok(opened)
+}
+
+/// Opens the store of a directory that is locked.
+fn open_home(home: &home::Home, options: StoreOptions, sink: &mut dyn FnMut(Restored)) -> Result<Opened, OpenError> {
     let pages = SledPages::open(&home.pages, options.cache_bytes).map_err(|error| match error {
         SledOpenError::Io { path, source } => OpenError::io(path.display().to_string())(source),
         SledOpenError::Refused(problem) => OpenError::PagesRefused { path: home.pages.clone(), problem },
     })?;
     let reading = OpenError::io(format!("{} cannot be read", home.journal.display()));
     let log = FileLog::open(&home.journal).map_err(reading)?;
-    home.finish()?;
-    recover::open_locked(Box::new(log), Box::new(pages), home.identity, options, Some(Arc::new(home.lock)), sink)
+    let (identity, lock) = (home.identity.clone(), Some(Arc::clone(&home.lock)));
+    recover::open_locked(Box::new(log), Box::new(pages), identity, options, lock, sink)
 }

@@ -39,6 +39,26 @@ pub enum OpenError {
         /// A file in it that does not belong there.
         found: String,
     },
+    /// A restore into the directory was not finished.
+    #[error(
+        "{} holds a restore that was not finished; repeat 'duewheel restore' into it, or remove the directory",
+        path.display()
+    )]
+    Unrestored {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A backup is restored into an empty directory only.
+    #[error(
+        "{} is not empty (it has '{found}'); a backup is restored into an empty or a new directory",
+        path.display()
+    )]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+        /// Something in it.
+        found: String,
+    },
     /// The path is not a directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory {
@@ -157,6 +177,12 @@ pub enum OpenError {
         /// Its directory.
         path: PathBuf,
         /// What it says.
+        problem: String,
+    },
+    /// The new store of a backup cannot be written.
+    #[error("the backup was not restored: {problem}")]
+    NotRestored {
+        /// Why not.
         problem: String,
     },
     /// A call of the file system failed.

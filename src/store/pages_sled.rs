@@ -10,6 +10,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 
@@ -43,6 +45,9 @@ const FLUSH_EVERY_MS: u64 = 300;
 /// What is applied waits in buffers of sled until the disk has taken it, as much as there is; together with
 /// what sled writes again of the leaves around, several times these bytes. A fold that is faster than the disk waits.
 const MAX_UNWRITTEN_BYTES: usize = 2 << 20;
+/// How often sled's own lock is waited for, and how long each time: a second in all.
+const LOCK_TRIES: u32 = 50;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 impl SledPages {
     /// Opens or creates the pages in `directory`, which exists.
@@ -61,9 +66,7 @@ impl SledPages {
             .flush_every_ms(Some(FLUSH_EVERY_MS))
             .use_compression(false)
             .print_profile_on_drop(false);
-        let db = catch_unwind(AssertUnwindSafe(|| config.open()))
-            .map_err(|panic| SledOpenError::Refused(panic_text(panic.as_ref())))?
-            .map_err(|error| SledOpenError::Refused(error.to_string()))?;
+        let db = open_database(&config)?;
         let path = directory.join("db");
         let file = File::open(&path).map_err(io_error(&path))?;
         // Names and lengths of files that sled has just made: once, since later syncs cover data only.
@@ -74,6 +77,22 @@ impl SledPages {
         File::open(directory).and_then(|handle| handle.sync_all()).map_err(io_error(directory))?;
         Ok(Self { db: SledReads(db), file, unwritten: 0 })
     }
+}
+
+/// Opens the database. The directory is locked by whoever opens it, so nobody else can hold sled's own lock but a thread
+/// of sled in this process that has not let go of its file yet, although the last handle is dropped.
+fn open_database(config: &sled::Config) -> Result<sled::Db, SledOpenError> {
+    let open = || match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(opened) => opened.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_text(panic.as_ref())),
+    };
+    for _ in 0..LOCK_TRIES {
+        match open() {
+            Err(problem) if problem.contains("could not acquire lock") => thread::sleep(LOCK_WAIT),
+            opened => return opened.map_err(SledOpenError::Refused),
+        }
+    }
+    open().map_err(SledOpenError::Refused)
 }
 
 /// A disk that was full once leaves an empty snapshot behind, with which sled never opens again.
@@ -166,5 +185,24 @@ impl Kv for SledPages {
 
     fn disk_bytes(&self) -> u64 {
         self.db.0.size_on_disk().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_database_whose_last_user_lets_go_late_is_waited_for() {
+        let directory = TempDir::new().expect("a directory");
+        let first = SledPages::open(directory.path(), 1 << 20).expect("it opens");
+        let late = thread::spawn(move || {
+            thread::sleep(3 * LOCK_WAIT);
+            drop(first);
+        });
+        assert!(SledPages::open(directory.path(), 1 << 20).is_ok());
+        late.join().expect("it only waits");
     }
 }

@@ -68,7 +68,7 @@ pub fn compact(directory: &Path, watch: &mut dyn FnMut(u64, u64)) -> Result<Comp
     let home = Home::open_existing(directory)?;
     let before = open(&home.pages)?;
     let state = PagesState::load(&before)?;
-    let folder = load_folder(Box::new(before), &state, None)?;
+    let folder = load_folder(Box::new(before), &state, home.identity.store, None)?;
     let bytes_before = directory_bytes(&home.pages);
     check_room(directory, needed_bytes(&folder, bytes_before))?;
     let new = home.new_pages();

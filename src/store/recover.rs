@@ -15,6 +15,7 @@ use super::directory::Directory;
 use super::folder::Folder;
 use super::generation::Ledger;
 use super::give_back::{Doomed, load_doomed};
+use super::hold::{Held, MAX_WITHHELD};
 use super::home::{HomeLock, Identity};
 use super::index::{each_indexed, load_index_list};
 use super::journal::Journal;
@@ -29,6 +30,7 @@ use super::page::PagesError;
 use super::quarantine::PageName;
 use super::records::{topic, totals};
 use super::runs::{RunIndex, each, load_index};
+use super::segment::StoreId;
 use super::state::PagesState;
 use super::writer::remove_unfinished;
 
@@ -38,8 +40,8 @@ pub struct Opened {
     pub committer: Committer,
     /// Folds generations, on a thread of its own.
     pub folder: Folder,
-    /// The epoch of this run: one more than the highest ever opened. It is to be written as
-    /// [`Change::Opened`] in the first commit.
+    /// The epoch of this run: above the highest ever opened, by a random step if the store is in a directory. It is to
+    /// be written as [`Change::Opened`] in the first commit.
     pub epoch: u32,
     /// The last run ended with [`Change::Closed`].
     pub clean: bool,
@@ -86,7 +88,7 @@ pub(super) fn open_locked(
         }
     }
     remove_unfinished(&mut *kv)?;
-    let mut folder = load_folder(kv, &state, lock.clone())?;
+    let mut folder = load_folder(kv, &state, identity.store, lock.clone())?;
     let mut ledger = Ledger {
         arrivals: state.arrivals,
         epoch: state.epoch,
@@ -113,6 +115,7 @@ pub(super) fn open_locked(
 pub(super) fn load_folder(
     kv: Box<dyn Kv>,
     state: &PagesState,
+    store: StoreId,
     lock: Option<Arc<HomeLock>>,
 ) -> Result<Folder, OpenError> {
     let listing = Listing::load(&*kv, state.listing)?;
@@ -126,7 +129,23 @@ pub(super) fn load_folder(
     let worn = directory.slots().map(|(&key, _)| key).collect();
     let avoided = BTreeSet::new();
     let doomed = load_doomed(&*kv)?;
-    Ok(Folder { kv, directory, index, ended, dedup, topics, listing, state: *state, worn, avoided, doomed, lock })
+    Ok(Folder {
+        kv,
+        directory,
+        index,
+        ended,
+        dedup,
+        topics,
+        listing,
+        state: *state,
+        worn,
+        avoided,
+        doomed,
+        held: Held::default(),
+        max_withheld: MAX_WITHHELD,
+        store,
+        lock,
+    })
 }
 
 /// The frozen generation of a fold that the pages have and the journal does not: what it left to the journal

@@ -105,6 +105,16 @@ impl Useless {
     pub(super) fn remove(self, kv: &mut dyn Kv) -> Result<(), PagesError> {
         self.batches.into_iter().try_for_each(|batch| Ok(kv.apply(batch)?))
     }
+
+    /// Leaves it to its intents: gives their keys, and how many keys they remove.
+    pub(super) fn into_intents(self) -> (Vec<Vec<u8>>, usize) {
+        let removed = self.batches.iter().map(|batch| batch.items().len() - 1).sum();
+        let intents = self.batches.into_iter().map(|batch| {
+            let (intent, _) = batch.into_items().pop().expect("a batch ends with its intent");
+            intent
+        });
+        (intents.collect(), removed)
+    }
 }
 
 /// Removes what a fold or compaction has left that did not get to its end.
@@ -112,25 +122,32 @@ pub(super) fn remove_unfinished(kv: &mut dyn Kv) -> Result<(), PagesError> {
     let mut batches = Vec::new();
     let mut problem: Option<Malformed> = None;
     kv.scan(&[INTENT], &mut |key, value| {
-        let mut batch = Batch::default();
-        let read = || -> Result<Vec<Vec<u8>>, Malformed> {
-            let mut input = Reader::new(unseal(key, value)?);
-            let mut keys = Vec::new();
-            while !input.is_empty() {
-                keys.push(input.bytes()?.to_vec());
-            }
-            Ok(keys)
-        };
-        match read() {
-            Ok(keys) => keys.into_iter().for_each(|key| batch.remove(key)),
+        match removals(key, value) {
+            Ok(batch) => batches.push(batch),
             Err(error) => problem = Some(error),
         }
-        batch.remove(key.to_vec());
-        batches.push(batch);
         ControlFlow::Continue(())
     })?;
     if let Some(problem) = problem {
         return Err(PagesError::damaged("the intent of a fold")(problem));
     }
     batches.into_iter().try_for_each(|batch| Ok(kv.apply(batch)?))
+}
+
+/// Removes what an intent names, if it is there.
+pub(super) fn remove_by(kv: &mut dyn Kv, intent: &[u8]) -> Result<(), PagesError> {
+    let Some(value) = kv.value(intent)? else { return Ok(()) };
+    let batch = removals(intent, &value).map_err(PagesError::damaged("what was kept for a backup"))?;
+    Ok(kv.apply(batch)?)
+}
+
+/// What an intent names is removed, and the intent itself.
+fn removals(intent: &[u8], value: &[u8]) -> Result<Batch, Malformed> {
+    let mut batch = Batch::default();
+    let mut input = Reader::new(unseal(intent, value)?);
+    while !input.is_empty() {
+        batch.remove(input.bytes()?.to_vec());
+    }
+    batch.remove(intent.to_vec());
+    Ok(batch)
 }

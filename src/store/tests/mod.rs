@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "numbers of tests are small")]
 
+mod backup;
 mod check;
 mod crash;
 mod damage;
