@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
+use super::OVERTAKEN_WAIT_MS;
 use super::admission::{VIEW_BYTES, admit, cost};
 use super::consumer::{Consumer, FetchWait};
 use super::input::{FetchId, Input, Results};
@@ -37,7 +38,7 @@ use crate::store::{FORMAT_VERSION, ReadError};
 pub(super) const MAX_LOOKS: usize = 200;
 
 /// Wait before it is asked again while word of a fold is on its way.
-pub(super) const OVERTAKEN_WAIT: Duration = Duration::from_millis(10);
+pub(super) const OVERTAKEN_WAIT: Duration = Duration::from_millis(OVERTAKEN_WAIT_MS);
 
 /// The way to the engine. Clones are the same engine. Dropping the last one, and the last [`Consumer`], ends
 /// the engine as a crash would; [`EngineHandle::shutdown`] ends it well.

@@ -77,6 +77,9 @@ pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
 /// A pause between two rounds, or a commit, that takes longer than this is a long pause, milliseconds.
 const LONG_PAUSE_MS: u64 = 1_000;
 
+/// Wait before the pages are asked again for what a fold has overtaken, milliseconds: word of the fold is on its way.
+const OVERTAKEN_WAIT_MS: u64 = 10;
+
 /// How much longer live leases last at least after a long pause, milliseconds.
 pub const GRACE_MS: u64 = 2_000;
 

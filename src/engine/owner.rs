@@ -21,7 +21,7 @@ use super::service::Service;
 use super::sight::Sight;
 use super::signals::Signals;
 use super::stats::Tally;
-use super::{GRACE_MS, LONG_PAUSE_MS};
+use super::{GRACE_MS, LONG_PAUSE_MS, OVERTAKEN_WAIT_MS};
 use crate::clock::Clock;
 use crate::queue::command::{Command, Rejection, Reply};
 use crate::queue::far::{Load, Loaded};
@@ -43,9 +43,6 @@ const ROUND_TIMERS: usize = 4_096;
 
 /// Messages in memory that one round looks at after a fold, to see whether they are far.
 const ROUND_SWEEP: usize = 4_096;
-
-/// Wait before a load that a fold has overtaken is asked for again, milliseconds: word of the fold is on its way.
-const OVERTAKEN_WAIT_MS: u64 = 10;
 
 /// The state of the owner thread.
 pub(super) struct Owner<Done> {

@@ -12,7 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::dead_letters::{Selection, look, snapshot};
+use super::dead_letters::{MOVING_TRIES, MOVING_WAIT, Selection, look, snapshot};
 use super::errors::Fault;
 use crate::clock::Stopwatch;
 use crate::engine::EngineHandle;
@@ -29,9 +29,6 @@ const WAITING_ANSWERS: usize = 2;
 const ANSWER_EVERY: Duration = Duration::from_secs(1);
 /// What is done at once is this long's worth of the rate.
 const STEP_MS: u64 = 100;
-/// How often a dead letter is tried that a fold is moving, and how long after.
-const MOVING_TRIES: usize = 250;
-const MOVING_WAIT: Duration = Duration::from_millis(20);
 
 /// A job, ready to run.
 pub(super) struct Job<R> {

@@ -19,8 +19,8 @@ use crate::queue::values::{Key, NackText, TopicName};
 /// Most looks at the dead letters of one call of `ListDeadLetters`.
 const MAX_LOOKS: usize = 64;
 /// How long to wait while a fold moves what is looked for, and how often.
-const MOVING_WAIT: Duration = Duration::from_millis(20);
-const MOVING_TRIES: usize = 250;
+pub(super) const MOVING_WAIT: Duration = Duration::from_millis(20);
+pub(super) const MOVING_TRIES: usize = 250;
 
 /// The dead letters that a job is to work on.
 #[derive(Clone, Debug)]
