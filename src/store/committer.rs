@@ -178,13 +178,15 @@ impl Committer {
 
     /// True if the present generation is full and can be frozen: no fold runs, and no stop or failure came first.
     pub fn is_generation_full(&self) -> bool {
+        // Restarts use up segments too, a few bytes at a time. A fold leaves some in use however small the generation
+        // is, so fewer than these never call for one.
         let segments = self.journal.used_segments() as u64 * self.options.segment_bytes;
-        // Restarts use up segments too, a few bytes at a time.
+        let most_segments = self.options.generation_bytes.max(self.options.segment_bytes).saturating_mul(4);
         // What is damaged is set aside soon, and the room of deleted topics given back.
         let is_full = !self.ledger.young.damaged.is_empty()
             || self.ledger.young.is_deletion_in_pages
             || self.ledger.young.bytes >= self.options.generation_bytes
-            || segments >= self.options.generation_bytes.saturating_mul(4);
+            || segments >= most_segments;
         is_full && self.can_freeze()
     }
 

@@ -3,7 +3,7 @@
 /// Sizes and horizons of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Size of a journal segment file, bytes. Default 8 MiB.
+    /// Size of a journal segment file, bytes. Default 4 MiB.
     pub segment_bytes: u64,
     /// Blank segments that are ready after opening. Default 4.
     pub spare_segments: usize,
@@ -41,7 +41,7 @@ impl StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            segment_bytes: 8 << 20,
+            segment_bytes: 4 << 20,
             spare_segments: 4,
             generation_bytes: 16 << 20,
             carry_horizon_ms: 60_000,
@@ -49,5 +49,16 @@ impl Default for StoreOptions {
             cache_bytes: super::pages_sled::DEFAULT_CACHE_BYTES,
             min_free_bytes: 64 << 20,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_generation_named_by_a_setting_is_the_default() {
+        let options = StoreOptions::default();
+        assert_eq!(options.with_generation(options.generation_bytes), options);
     }
 }
