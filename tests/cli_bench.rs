@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Broker, Ran, arg, program, send_signal, until};
+use support::{Broker, KillHolder, Ran, arg, program, send_signal, until};
 
 /// Runs a workload that must succeed; its line of JSON.
 fn bench(broker: &Broker, args: &[&str]) -> Value {
@@ -21,6 +22,25 @@ fn bench(broker: &Broker, args: &[&str]) -> Value {
         assert!(report[name].is_number(), "{name}: {report}");
     }
     report
+}
+
+/// The shell command that starts the broker again, on the same address and directory.
+fn start_command(broker: &Broker) -> String {
+    let data_dir = broker.data_dir.path().join("data");
+    let (program, listen) = (program(), broker.grpc);
+    format!(
+        "exec {} serve --listen {listen} --http-listen 127.0.0.1:0 --data-dir {}",
+        program.display(),
+        data_dir.display()
+    )
+}
+
+/// The broker that such a command has started is told to end.
+fn end_successor(data_dir: &Path) -> Pid {
+    let pid = std::fs::read_to_string(data_dir.join("LOCK")).expect("the broker holds it");
+    let pid = Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
+    kill_process(pid, Signal::TERM).expect("the broker that was started runs");
+    pid
 }
 
 fn number(report: &Value, name: &str) -> u64 {
@@ -83,12 +103,8 @@ fn w4_kills_the_broker_and_finds_everything_after_its_restart() {
     assert_eq!((number(&keyed, "sent"), number(&keyed, "pending")), (2_000, 2_000));
     assert!(keyed.get("mem_mb").is_none(), "{keyed}");
 
-    let start = format!(
-        "exec {} serve --listen {} --http-listen 127.0.0.1:0 --data-dir {}",
-        program().display(),
-        broker.grpc,
-        data_dir.display()
-    );
+    let start = start_command(&broker);
+    let _successor = KillHolder(data_dir.clone());
     let report = bench(&broker, &["w4", "--n", "3000", "--start-cmd", &start]);
     for name in ["sent", "pending", "after_kill9"] {
         assert_eq!(number(&report, name), 3_000, "{name}: {report}");
@@ -97,9 +113,7 @@ fn w4_kills_the_broker_and_finds_everything_after_its_restart() {
         assert!(report[name].is_number(), "{name}: {report}");
     }
     broker.wait();
-    let pid = std::fs::read_to_string(data_dir.join("LOCK")).expect("the broker holds it");
-    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
-    rustix::process::kill_process(pid, Signal::TERM).expect("the broker that was started runs");
+    let pid = end_successor(&data_dir);
     // It has nobody who waits for it, so it may stay in the table of processes as a zombie.
     let state = format!("/proc/{}/stat", pid.as_raw_nonzero());
     until("the broker has ended", || std::fs::read_to_string(&state).map_or(true, |text| text.contains(") Z ")));
@@ -151,12 +165,8 @@ fn churn_keeps_its_number_alive_and_ends_all_but_the_one_that_stays() {
 fn overdue_messages_are_held_without_a_consumer_and_come_in_due_order() {
     let mut broker = Broker::start();
     let data_dir = broker.data_dir.path().join("data");
-    let start = format!(
-        "exec {} serve --listen {} --http-listen 127.0.0.1:0 --data-dir {}",
-        program().display(),
-        broker.grpc,
-        data_dir.display()
-    );
+    let start = start_command(&broker);
+    let _successor = KillHolder(data_dir.clone());
     let overdue = ["overdue", "--n", "3000", "--overdue", "1000", "--span", "100ms", "--start-cmd", &start];
     let report = bench(&broker, &overdue);
     for (name, want) in [("sent", 3_000), ("pending", 3_000), ("delivered", 1_000), ("out_of_order", 0)] {
@@ -166,9 +176,7 @@ fn overdue_messages_are_held_without_a_consumer_and_come_in_due_order() {
         assert!(report[name].is_number(), "{name}: {report}");
     }
     broker.wait();
-    let pid = std::fs::read_to_string(data_dir.join("LOCK")).expect("the broker holds it");
-    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a process id")).expect("a process");
-    rustix::process::kill_process(pid, Signal::TERM).expect("the broker that was started runs");
+    end_successor(&data_dir);
 }
 
 #[test]

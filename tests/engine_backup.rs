@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use duewheel::clock::{ManualTime, StepPolicy, Stopwatch};
-use duewheel::engine::{BackupError, EngineError, EngineHandle, EngineSettings, Parts, start};
-use duewheel::queue::Restore;
+use duewheel::clock::{ManualTime, Stopwatch};
+use duewheel::engine::{BackupError, EngineError, EngineHandle};
 use duewheel::queue::command::{Command, Delivery, Reply};
 use duewheel::queue::limits::Limits;
 use duewheel::queue::receipt::ForeignReceipt;
@@ -19,7 +18,7 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::store::{self, ARRIVALS_SKIPPED, StoreOptions};
 
-use engine_support::{START_MS, fetch, produce, topic};
+use engine_support::{START_MS, fetch, produce, start_on, topic};
 
 const OPTIONS: StoreOptions = StoreOptions {
     segment_bytes: 256 << 10,
@@ -32,10 +31,7 @@ const OPTIONS: StoreOptions = StoreOptions {
 };
 
 fn open(directory: &Path, time: &ManualTime) -> EngineHandle {
-    let clock = time.clock(StepPolicy::Report);
-    let mut restore = Restore::new(Limits::default());
-    let opened = store::open(directory, OPTIONS, &mut |restored| restore.record(restored)).expect("it opens");
-    start(EngineSettings::default(), Parts::on_store(opened, restore, &clock), clock).expect("it starts")
+    start_on(directory, OPTIONS, Limits::default(), time).expect("it opens")
 }
 
 fn manual_time() -> ManualTime {

@@ -10,36 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use duewheel::clock::{ManualTime, StepPolicy, Stopwatch};
-use duewheel::engine::{EngineHandle, EngineSettings, Parts, Seen, start};
-use duewheel::queue::Restore;
+use duewheel::clock::{ManualTime, Stopwatch};
+use duewheel::engine::{EngineHandle, Seen};
 use duewheel::queue::command::{Command, Due, FindRejection, Produce, Reply, Target};
 use duewheel::queue::limits::Limits;
 use duewheel::queue::message::MessageId;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::Key;
-use duewheel::store::{self, OpenError, StoreOptions};
+use duewheel::store::OpenError;
 
-use engine_support::{START_MS, fetch, produce, topic};
+use engine_support::{START_MS, fetch, produce, small_store, start_on, topic};
 
 const HOUR_MS: u64 = 3_600_000;
 const MESSAGES: u64 = 400;
 
 fn open(directory: &Path, time: &ManualTime) -> Result<EngineHandle, OpenError> {
-    let clock = time.clock(StepPolicy::Report);
-    let options = StoreOptions {
-        segment_bytes: 256 << 10,
-        spare_segments: 1,
-        generation_bytes: 32 << 10,
-        carry_horizon_ms: 1_000,
-        min_free_bytes: 0,
-        ..StoreOptions::default()
-    };
-    let mut restore = Restore::new(Limits::default());
-    let opened = store::open(directory, options, &mut |restored| restore.record(restored))?;
-    let parts = Parts::on_store(opened, restore, &clock);
-    Ok(start(EngineSettings::default(), parts, clock).expect("it starts"))
+    start_on(directory, small_store(), Limits::default(), time)
 }
 
 /// A stopped store of far messages in pages; their ids.

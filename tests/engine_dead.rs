@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use duewheel::clock::{ManualTime, StepPolicy, Stopwatch};
-use duewheel::engine::{EngineHandle, EngineSettings, Parts, start};
-use duewheel::queue::Restore;
+use duewheel::clock::{ManualTime, Stopwatch};
+use duewheel::engine::EngineHandle;
 use duewheel::queue::command::{
     Command, DeadLetter, DeletedTopic, Due, FindRejection, Nack, NackReason, Produce, PurgeReply, RedriveReply, Reply,
     Target,
@@ -23,23 +22,12 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{Key, NackText};
 use duewheel::queue::view::LiveView;
-use duewheel::store::{self, StoreOptions};
+use duewheel::store;
 
-use engine_support::{START_MS, fetch, produce, topic};
+use engine_support::{START_MS, fetch, produce, small_store, start_on, topic};
 
 fn open(directory: &Path, time: &ManualTime) -> EngineHandle {
-    let clock = time.clock(StepPolicy::Report);
-    let options = StoreOptions {
-        segment_bytes: 256 << 10,
-        spare_segments: 1,
-        generation_bytes: 32 << 10,
-        carry_horizon_ms: 1_000,
-        min_free_bytes: 0,
-        ..StoreOptions::default()
-    };
-    let mut restore = Restore::new(Limits::default());
-    let opened = store::open(directory, options, &mut |restored| restore.record(restored)).expect("it opens");
-    start(EngineSettings::default(), Parts::on_store(opened, restore, &clock), clock).expect("it starts")
+    start_on(directory, small_store(), Limits::default(), time).expect("it opens")
 }
 
 async fn apply(engine: &EngineHandle, command: Command) -> Reply {

@@ -5,26 +5,29 @@ mod engine_support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use duewheel::clock::{ManualTime, StepPolicy};
-use duewheel::engine::{EngineHandle, EngineSettings, Parts, Status, start};
-use duewheel::queue::Restore;
-use duewheel::queue::command::{Command, Due, FindRejection, Reply, RescheduleReply, Target};
+use duewheel::engine::{EngineHandle, EngineSettings, Status};
+use duewheel::queue::command::{Command, Due, FindRejection, Rejection, Reply, RescheduleReply, Target};
 use duewheel::queue::limits::{Limits, Nearness};
 use duewheel::queue::list::{ListQuery, WaitingState};
 use duewheel::queue::message::MessageId;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::view::StateView;
-use duewheel::store::{self, StoreOptions};
+use duewheel::store::StoreOptions;
 
-use engine_support::{START_MS, fetch, produce, topic};
+use engine_support::{START_MS, fetch, produce, start_on, topic};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
+/// How often a command is tried while a fold moves its message.
+const MOVING_TRIES: usize = 500;
 
 /// A broker, and what was done to it in the simplest form.
 struct World {
@@ -43,20 +46,16 @@ struct World {
 
 /// Keeps little in memory, and folds often.
 fn open(directory: &Path, time: &ManualTime) -> EngineHandle {
-    let clock = time.clock(StepPolicy::Report);
     let near = Nearness { span_ms: 2_000, max_ready: 20, load_ahead_ms: 500, load_below: 10, load_max: 7 };
     let options = StoreOptions {
         segment_bytes: 64 << 10,
         spare_segments: 1,
-        generation_bytes: 8 << 10,
+        generation_bytes: 2 << 10,
         carry_horizon_ms: 1_000,
         min_free_bytes: 0,
         ..StoreOptions::default()
     };
-    let mut restore = Restore::new(Limits { near, ..Limits::default() });
-    let opened = store::open(directory, options, &mut |restored| restore.record(restored)).expect("it opens");
-    let parts = Parts::on_store(opened, restore, &clock);
-    start(EngineSettings::default(), parts, clock).expect("it starts")
+    start_on(directory, options, Limits { near, ..Limits::default() }, time).expect("it opens")
 }
 
 impl World {
@@ -81,8 +80,20 @@ impl World {
     }
 
     async fn apply(&self, commands: Vec<Command>) -> Vec<Reply> {
-        let results = self.engine.apply_all(commands).await.expect("the engine serves");
-        results.into_iter().map(|result| result.expect("it is accepted")).collect()
+        let results = self.engine.apply_all(commands.clone()).await.expect("the engine serves");
+        let mut replies = Vec::new();
+        for (mut result, command) in results.into_iter().zip(commands) {
+            // A fold was moving the message; the next try succeeds once it is noted.
+            for _ in 0..MOVING_TRIES {
+                if !matches!(result, Err(Rejection::PagesMoving)) {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+                result = self.engine.apply(command.clone()).await.expect("the engine serves");
+            }
+            replies.push(result.expect("it is accepted"));
+        }
+        replies
     }
 
     async fn produce(&mut self, count: usize) {

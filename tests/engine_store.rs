@@ -14,23 +14,15 @@ use duewheel::queue::command::{Command, Reply};
 use duewheel::queue::limits::Limits;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
-use duewheel::store::{self, StoreOptions};
+use duewheel::store;
 
-use engine_support::{START_MS, fetch, produce, topic};
+use engine_support::{START_MS, fetch, produce, small_store, topic};
 
 /// Starts an engine on the directory. Also gives the folds that the store has seen before.
 fn open(directory: &Path, time: &ManualTime) -> (EngineHandle, u64) {
     let clock = time.clock(StepPolicy::Report);
-    let options = StoreOptions {
-        segment_bytes: 256 << 10,
-        spare_segments: 1,
-        generation_bytes: 32 << 10,
-        carry_horizon_ms: 1_000,
-        min_free_bytes: 0,
-        ..StoreOptions::default()
-    };
     let mut restore = Restore::new(Limits::default());
-    let opened = store::open(directory, options, &mut |restored| restore.record(restored)).expect("it opens");
+    let opened = store::open(directory, small_store(), &mut |restored| restore.record(restored)).expect("it opens");
     let folds = opened.committer.folds();
     let epoch = opened.epoch;
     let parts = Parts::on_store(opened, restore, &clock);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Poll;
@@ -24,9 +25,36 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{ConsumerName, Headers, TopicName};
 use duewheel::queue::{Effects, Restore};
+use duewheel::store::{self, OpenError, StoreOptions};
 
 /// When every test begins.
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// A store that folds often.
+pub(crate) fn small_store() -> StoreOptions {
+    StoreOptions {
+        segment_bytes: 256 << 10,
+        spare_segments: 1,
+        generation_bytes: 32 << 10,
+        carry_horizon_ms: 1_000,
+        min_free_bytes: 0,
+        ..StoreOptions::default()
+    }
+}
+
+/// Starts an engine on the store of a directory.
+pub(crate) fn start_on(
+    directory: &Path,
+    options: StoreOptions,
+    limits: Limits,
+    time: &ManualTime,
+) -> Result<EngineHandle, OpenError> {
+    let clock = time.clock(StepPolicy::Report);
+    let mut restore = Restore::new(limits);
+    let opened = store::open(directory, options, &mut |restored| restore.record(restored))?;
+    let parts = Parts::on_store(opened, restore, &clock);
+    Ok(start(EngineSettings::default(), parts, clock).expect("it starts"))
+}
 
 /// A journal in memory. Clones are the same journal.
 #[derive(Clone, Default)]
