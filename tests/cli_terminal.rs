@@ -41,7 +41,12 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
     for (args, said) in [(&serve[..], "listening"), (&["produce", "--help-me"], "--help-me")] {
         let command = |variables: &[(&str, &str)]| {
             let mut command = duewheel();
-            command.args(args).env_remove("NO_COLOR").env("TERM", "xterm").envs(variables.iter().copied());
+            command.args(args).env("TERM", "xterm");
+            // Each of these decides over colours too, and a build machine sets the last.
+            for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+                command.env_remove(variable);
+            }
+            command.envs(variables.iter().copied());
             command
         };
         let coloured = on_a_terminal(command(&[]));
