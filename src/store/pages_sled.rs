@@ -81,7 +81,7 @@ impl SledPages {
 
 /// Opens the database. The directory is locked by whoever opens it, so nobody else can hold sled's own lock but a thread
 /// of sled in this process that has not let go of its file yet, although the last handle is dropped.
-fn open_database(config: &sled::Config) -> Result<sled::Db, SledOpenError> {
+pub(super) fn open_database(config: &sled::Config) -> Result<sled::Db, SledOpenError> {
     let open = || match catch_unwind(AssertUnwindSafe(|| config.open())) {
         Ok(opened) => opened.map_err(|error| error.to_string()),
         Err(panic) => Err(panic_text(panic.as_ref())),

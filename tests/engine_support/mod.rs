@@ -8,10 +8,12 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Poll;
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use duewheel::clock::{Clock, ManualTime, StepPolicy};
+use duewheel::clock::{Clock, ManualTime, StepPolicy, Stopwatch};
 use duewheel::engine::{
     CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, Status,
     Window, start,
@@ -54,6 +56,18 @@ pub(crate) fn start_on(
     let opened = store::open(directory, options, &mut |restored| restore.record(restored))?;
     let parts = Parts::on_store(opened, restore, &clock);
     Ok(start(EngineSettings::default(), parts, clock).expect("it starts"))
+}
+
+/// The page store beneath a stopped broker. A thread of the engine that ends last may hold it a little longer.
+pub(crate) fn page_store(directory: &Path) -> sled::Db {
+    let waited = Stopwatch::start();
+    loop {
+        match sled::open(directory.join("pages")) {
+            Ok(pages) => return pages,
+            Err(error) => assert!(waited.elapsed() < Duration::from_secs(30), "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A journal in memory. Clones are the same journal.

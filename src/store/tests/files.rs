@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::queue::change::Change;
+use crate::store::pages_sled::open_database;
 use crate::store::{CheckReport, Compacted, OpenError, Opened, StoreOptions, check, compact, open};
 
 use super::TINY;
@@ -336,7 +337,7 @@ fn a_damaged_store_is_not_compacted_and_stays_as_it_is() {
     let path = directory.path().join("data");
     closed_store(&path, 35);
     {
-        let pages = sled::open(path.join("pages")).expect("opens");
+        let pages = open_database(&sled::Config::new().path(path.join("pages"))).expect("opens");
         let (key, value) = pages.scan_prefix([5]).nth(2).expect("there are pages").expect("reads");
         let mut value = value.to_vec();
         value[20] ^= 1;
