@@ -211,7 +211,7 @@ async fn damage_that_a_backup_finds_ends_it_and_is_set_aside_so_that_the_next_ho
     drop(engine.backup().await.expect("it is the only one"));
     engine.shutdown().await;
     drop(engine);
-    let pages = page_store(data);
+    let pages = page_store(&data);
     let (key, value) = pages.scan_prefix([5]).last().expect("there is a page").expect("it can be read");
     let mut value = value.to_vec();
     value[40] ^= 1;
