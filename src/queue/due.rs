@@ -3,10 +3,10 @@
 //! The store's directory counts the waiting messages in pages by due time, as of the last fold. What has changed
 //! since is kept here as *shifts*: per instant, how many more or fewer messages wait than the pages say. Both
 //! together are exact. A message that is loaded into memory, or leaves it, changes nothing; so this follows the
-//! changes that are to be made durable, and nothing else. It costs up to 24 bytes for each distinct due time that
-//! such a change came from or went to, until the fold after it.
+//! changes that are to be made durable, and nothing else. It costs 16 bytes for each due time that such a change came
+//! from or went to, until the fold after it: a list to append to, which only a question adds up.
 
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 use super::limits::DAY_MS;
 use super::message::{Message, Place, TopicId};
@@ -36,8 +36,8 @@ pub fn timeline_edges(now: Timestamp) -> Vec<Timestamp> {
     edges
 }
 
-/// By how much the number of waiting messages differs from the pages, by due time in milliseconds.
-type Differences = FxHashMap<u64, i32>;
+/// Each says at which due time how many messages more wait than the pages say.
+type Differences = Vec<(Timestamp, i32)>;
 
 /// What has changed since the fold that the pages have.
 #[derive(Debug, Default)]
@@ -58,21 +58,21 @@ impl Shifts {
             return;
         }
         if let Some(Place::Due(at)) = from {
-            add(&mut self.young, at, -1);
+            self.young.push((at, -1));
         }
         if let Some(Place::Due(at)) = to {
-            add(&mut self.young, at, 1);
+            self.young.push((at, 1));
         }
     }
 
     /// A lease of an earlier run goes on.
     pub(super) fn reopened(&mut self, due_at: Timestamp) {
-        add(&mut self.reopened, due_at, -1);
+        self.reopened.push((due_at, -1));
     }
 
     /// Such a lease has ended.
     pub(super) fn reopened_ended(&mut self, due_at: Timestamp) {
-        add(&mut self.reopened, due_at, 1);
+        self.reopened.push((due_at, 1));
     }
 
     /// The generation ends.
@@ -88,26 +88,25 @@ impl Shifts {
     /// How many more messages wait for an instant in each of the spans between `edges`, which ascend.
     fn between(&self, edges: &[Timestamp]) -> Vec<i64> {
         let mut counts = vec![0_i64; edges.len().saturating_sub(1)];
-        for (&at, &difference) in [&self.young, &self.frozen, &self.reopened].into_iter().flatten() {
-            let span = edges.partition_point(|edge| edge.as_millis() <= at).checked_sub(1);
+        for (at, difference) in self.all() {
+            let span = edges.partition_point(|&edge| edge <= at).checked_sub(1);
             if let Some(count) = span.and_then(|span| counts.get_mut(span)) {
-                *count += i64::from(difference);
+                *count += difference;
             }
         }
         counts
     }
 
-    fn at(&self, at: Timestamp) -> i64 {
-        let of = |differences: &Differences| differences.get(&at.as_millis()).copied().unwrap_or(0);
-        [&self.young, &self.frozen, &self.reopened].into_iter().map(of).map(i64::from).sum()
+    /// Adds how many more messages wait for each of the instants of `counts`.
+    fn add_to(&self, counts: &mut BTreeMap<Timestamp, i64>) {
+        for (at, difference) in self.all() {
+            counts.entry(at).and_modify(|count| *count += difference);
+        }
     }
-}
 
-fn add(differences: &mut Differences, at: Timestamp, by: i32) {
-    let difference = differences.entry(at.as_millis()).or_default();
-    *difference += by;
-    if *difference == 0 {
-        differences.remove(&at.as_millis());
+    fn all(&self) -> impl Iterator<Item = (Timestamp, i64)> {
+        let all = [&self.young, &self.frozen, &self.reopened].into_iter().flatten();
+        all.map(|&(at, difference)| (at, i64::from(difference)))
     }
 }
 
@@ -137,9 +136,10 @@ impl Queue {
     /// since the last fold: then it is the last instant read, and nothing waits before it.
     pub fn oldest_overdue(&self, now: Timestamp, topic: &TopicName, in_pages: &FirstInPages) -> Option<Timestamp> {
         let topic = &self.topics[&self.topic_id(topic)?];
-        let waits = |&&(at, count): &&(Timestamp, u32)| i64::from(count) + topic.shifts.at(at) > 0;
-        let found = in_pages.due.iter().find(waits).or(in_pages.due.last().filter(|_| !in_pages.is_all));
-        let on_disk = found.map(|&(at, _)| at);
+        let mut counts = in_pages.due.iter().map(|&(at, count)| (at, i64::from(count))).collect();
+        topic.shifts.add_to(&mut counts);
+        let found = counts.iter().find(|&(_, &count)| count > 0).map(|(&at, _)| at);
+        let on_disk = found.or(in_pages.due.last().filter(|_| !in_pages.is_all).map(|&(at, _)| at));
         let in_memory = topic.ready.first_key_value().map(|(&(at, _), _)| at);
         on_disk.into_iter().chain(in_memory).min().filter(|&at| at <= now)
     }
@@ -188,7 +188,9 @@ mod tests {
         shifts.note(due(9), due(19));
         shifts.note(due(12), Some(Place::Dead(at(3))));
         assert_eq!(shifts.between(&edges), [0, 0, 0]);
-        assert_eq!((shifts.at(at(19)), shifts.at(at(12)), shifts.at(at(9))), (1, -1, 0));
+        let mut counts = [at(19), at(12), at(9)].map(|at| (at, 0)).into();
+        shifts.add_to(&mut counts);
+        assert_eq!(counts, [(at(9), 0), (at(12), -1), (at(19), 1)].into());
         shifts.freeze();
         shifts.note(due(19), None);
         shifts.note(None, due(30));

@@ -1,7 +1,7 @@
 //! What a topic has on disk only: how much, from which instant on, and where to find a message by key or id.
 //!
 //! Memory holds every waiting message before the topic's *frontier*; those at or beyond it may be on disk. The
-//! tables here cost about 23 bytes per keyed message on disk, and as much per message that is not where it was born
+//! tables here cost about 25 bytes per keyed message on disk, and as much per message that is not where it was born
 //! to be: on a retry tier, rescheduled, or dead. A message that has neither costs nothing.
 
 use std::hash::Hasher;
