@@ -57,7 +57,7 @@ impl Queue {
         for topic in self.topics.values() {
             self.check_topic(topic).map_err(|problem| format!("topic {}: {problem}", topic.record.name))?;
         }
-        let leases = self.topics.values().map(|topic| topic.leased).sum::<u64>();
+        let leases = self.topics.values().map(|topic| topic.leased.len() as u64).sum::<u64>();
         let timers = self.topics.values().map(|topic| topic.scheduled).sum::<u64>() + leases + orphan_timers;
         let loads = self.topics.values().filter(|topic| topic.noted_load_at.is_some()).count();
         let ensure = |ok: bool, problem: &str| if ok { Ok(()) } else { Err(problem.to_owned()) };
@@ -80,6 +80,8 @@ impl Queue {
             _ => None,
         };
         ensure(matches!(entry.state, State::Ready) == in_ready, "the ready index disagrees with its state")?;
+        let in_leased = topic.leased.get(&(progress.due_at, message.id.arrival)) == Some(&index);
+        ensure(lease.is_some() == in_leased, "the index of leased messages disagrees with its state")?;
         ensure(matches!(entry.state, State::Dead) == in_dead, "the dead index disagrees with its state")?;
         ensure(progress.dead.is_some() == in_dead, "its record says dead and its place does not")?;
         if let Some(lease) = lease {
@@ -88,8 +90,6 @@ impl Queue {
             ensure(progress.due_at <= lease.delivered_at, "it was leased before it was due")?;
         }
         ensure(!in_ready || progress.due_at <= now, "it is ready before it is due")?;
-        let in_order = topic.waiting.get(&(progress.due_at, message.id.arrival)) == Some(&index);
-        ensure(in_order != in_dead, "the index in due order disagrees with its state")?;
         ensure(!progress.cancel_on_lease_end || lease.is_some(), "it is to be cancelled but not leased")?;
         let holder = message.content.key.as_ref().map(|key| topic.keys.get(key) == Some(&index));
         ensure(holder.is_none_or(|holds| holds == progress.holds_key), "the key index disagrees with its record")?;
@@ -97,7 +97,7 @@ impl Queue {
     }
 
     fn check_topic(&self, topic: &Topic) -> Result<(), String> {
-        let memory = topic.scheduled + topic.leased + (topic.ready.len() + topic.dead.len()) as u64;
+        let memory = topic.scheduled + (topic.leased.len() + topic.ready.len() + topic.dead.len()) as u64;
         let live = memory + topic.stored.waiting + topic.stored.dead;
         let entries = self.entries.iter().filter(|(_, entry)| entry.message.id.topic == topic.record.id).count() as u64;
         if memory != entries || live != topic.totals.live() {
@@ -116,9 +116,6 @@ impl Queue {
         let load_at = topic.load_at(self.limits.near.load_ahead_ms);
         if topic.noted_load_at != load_at || load_at.is_some_and(|at| !self.loads.contains(&(at, topic.record.id))) {
             return Err(format!("to be loaded at {load_at:?}, noted for {:?}", topic.noted_load_at));
-        }
-        if topic.waiting.len() as u64 != topic.scheduled + topic.leased + topic.ready.len() as u64 {
-            return Err(format!("{} messages in due order, which are not all that wait", topic.waiting.len()));
         }
         let keyed = self.entries.iter().filter(|(_, entry)| {
             let message = &entry.message;

@@ -21,7 +21,7 @@ impl Queue {
         let topic = &self.topics[&id];
         let messages = topic.totals.live();
         if messages > 0 && !purge {
-            let (leased, dead) = (topic.leased, topic.dead.len() as u64 + topic.stored.dead);
+            let (leased, dead) = (topic.leased.len() as u64, topic.dead.len() as u64 + topic.stored.dead);
             let waiting = messages - leased - dead;
             return Err(TopicRejection::NotEmpty { topic: name.clone(), waiting, leased, dead });
         }

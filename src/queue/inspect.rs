@@ -72,7 +72,7 @@ impl Queue {
             topic: topic.record.clone(),
             scheduled: topic.scheduled,
             ready: topic.ready.len() as u64,
-            leased: topic.leased,
+            leased: topic.leased.len() as u64,
             dead: topic.dead.len() as u64 + topic.stored.dead,
             stored: topic.stored.waiting,
             frontier: (topic.stored.frontier != NO_FRONTIER).then_some(topic.stored.frontier.0),

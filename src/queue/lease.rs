@@ -60,8 +60,8 @@ impl Queue {
         assert!(due_at <= now && matches!(state, State::Ready), "only due, ready messages are leased");
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
         topic.ready.remove(&(due_at, id.arrival));
+        topic.leased.insert((due_at, id.arrival), index);
         topic.pacer.take(now);
-        topic.leased += 1;
         let settings = &topic.record.settings;
         let deadline = now.plus(request.lease_ms.unwrap_or(settings.lease_ms));
         let receipt = Receipt { id, delivery: message.progress.deliveries + 1, epoch };

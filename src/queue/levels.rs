@@ -29,6 +29,11 @@ pub(super) fn slot_start(present: u64, level: usize, slot: usize) -> u64 {
     higher | ((slot as u64) << shift(level))
 }
 
+/// The first instant after `slot` of `level`; the last instant of all stands for what comes after it.
+pub(super) fn slot_end(present: u64, level: usize, slot: usize) -> u64 {
+    slot_start(present, level, slot).saturating_add(1 << shift(level))
+}
+
 fn shift(level: usize) -> u32 {
     u32::try_from(level).expect("there are eleven levels") * BITS
 }

@@ -1,12 +1,14 @@
 //! Listing the waiting messages of a topic in their order, part by part, from memory and disk together.
 
+use std::ops::Range;
+
 use super::command::FindRejection;
-use super::entry::State;
+use super::entry::{Entry, State};
 use super::far::Loaded;
 use super::message::TopicId;
 use super::state::Queue;
 use super::time::Timestamp;
-use super::topic::Order;
+use super::topic::{Order, Topic};
 use super::values::TopicName;
 use super::view::LiveView;
 
@@ -60,15 +62,8 @@ impl ListQuery {
         (start < end).then_some((start, end))
     }
 
-    fn wants(&self, state: &State) -> bool {
-        match (self.state, state) {
-            (_, State::Dead) => false,
-            (None, _)
-            | (Some(WaitingState::Scheduled), State::Scheduled(_))
-            | (Some(WaitingState::Ready), State::Ready)
-            | (Some(WaitingState::Leased), State::Leased(_)) => true,
-            _ => false,
-        }
+    fn wants(&self, state: WaitingState) -> bool {
+        self.state.is_none_or(|wanted| wanted == state)
     }
 }
 
@@ -93,7 +88,7 @@ impl Queue {
         let mut listed = Listed::default();
         let Some((start, end)) = query.range(now) else { return Ok(listed) };
         let order = |message: &super::message::Message| (message.progress.due_at, message.id.arrival);
-        let mut memory = topic.waiting.range(start..end).map(|(&at, &index)| (at, index)).peekable();
+        let mut memory = self.listed_of_memory(topic, query, start..end).into_iter().peekable();
         let stored = on_disk.into_iter().flat_map(|loaded| &loaded.messages).map(|message| (order(message), message));
         let stored = stored.filter(|(at, message)| (start..end).contains(at) && !self.overrules(message.id.arrival));
         let mut stored = stored.peekable();
@@ -110,13 +105,46 @@ impl Queue {
                 break;
             }
             if let Some((_, index)) = memory.next_if(|item| item.0 == first) {
-                if query.wants(&self.entries[index as usize].state) {
-                    listed.views.push(self.live_view(now, index, false));
-                }
+                listed.views.push(self.live_view(now, index, false));
             } else if let Some((_, message)) = stored.next() {
                 listed.views.push(self.stored_view(now, message));
             }
         }
         Ok(listed)
+    }
+
+    /// The first messages in memory that a part of a listing wants, in order: one more than it holds.
+    fn listed_of_memory(&self, topic: &Topic, query: &ListQuery, range: Range<Order>) -> Vec<(Order, u32)> {
+        let enough = query.limit + 1;
+        let mut found = Vec::new();
+        for (state, index) in [(WaitingState::Ready, &topic.ready), (WaitingState::Leased, &topic.leased)] {
+            if query.wants(state) {
+                found.extend(index.range(range.clone()).take(enough).map(|(&at, &index)| (at, index)));
+            }
+        }
+        if query.wants(WaitingState::Scheduled) {
+            found.extend(self.first_scheduled(topic, range, enough));
+        }
+        found.sort_unstable();
+        found.truncate(enough);
+        found
+    }
+
+    /// The first `enough` scheduled messages of a topic in memory, or some more, in any order.
+    fn first_scheduled(&self, topic: &Topic, range: Range<Order>, enough: usize) -> Vec<(Order, u32)> {
+        let mut found = Vec::new();
+        for group in self.wheel.groups_from(range.start.0.as_millis()) {
+            let earliest = group.iter().map(|&(at, _)| at).min();
+            if found.len() >= enough || earliest.is_some_and(|at| at > range.end.0.as_millis()) {
+                break;
+            }
+            found.extend(group.into_iter().filter_map(|(_, index)| {
+                let Entry { message, state, .. } = &self.entries[index as usize];
+                let order = (message.progress.due_at, message.id.arrival);
+                let is_scheduled = matches!(state, State::Scheduled(_)) && message.id.topic == topic.record.id;
+                (is_scheduled && range.contains(&order)).then_some((order, index))
+            }));
+        }
+        found
     }
 }

@@ -263,8 +263,7 @@ fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
     }));
     let due_at = queue.message(index).progress.due_at;
     let topic = queue.topic_mut(open.id.topic);
-    topic.leased += 1;
-    topic.waiting.insert((due_at, open.id.arrival), index);
+    topic.leased.insert((due_at, open.id.arrival), index);
     topic.shifts.reopened(due_at);
 }
 

@@ -268,9 +268,6 @@ impl Queue {
         let Entry { message, state, .. } = &mut self.entries[index as usize];
         let (id, order) = (message.id, (message.progress.due_at, message.id.arrival));
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
-        if !matches!(state, State::Dead) {
-            topic.waiting.remove(&order);
-        }
         match std::mem::replace(state, State::Dead) {
             State::Scheduled(timer) => {
                 self.wheel.remove(timer);
@@ -279,7 +276,7 @@ impl Queue {
             State::Ready => drop(topic.ready.remove(&order)),
             State::Leased(lease) => {
                 lease.timer.map(|timer| self.wheel.remove(timer));
-                topic.leased -= 1;
+                topic.leased.remove(&order);
                 self.leases.remove(&(lease.consumer, id.arrival));
                 if lease.epoch != self.epoch {
                     topic.shifts.reopened_ended(order.0);
@@ -339,7 +336,6 @@ impl Queue {
             return;
         }
         let topic = self.topics.get_mut(&id.topic).expect("a live message's topic exists");
-        topic.waiting.insert((due_at, id.arrival), index);
         if due_at <= now {
             self.entries[index as usize].state = State::Ready;
             topic.ready.insert((due_at, id.arrival), index);

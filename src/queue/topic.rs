@@ -18,10 +18,10 @@ pub(super) type Order = (Timestamp, u64);
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) record: TopicRecord,
-    /// Messages that are not dead, in due order: what can be listed of memory.
-    pub(super) waiting: BTreeMap<Order, u32>,
     /// Ready messages, in due order.
     pub(super) ready: BTreeMap<Order, u32>,
+    /// Leased messages, in due order.
+    pub(super) leased: BTreeMap<Order, u32>,
     /// Dead letters, by time of death.
     pub(super) dead: BTreeMap<Order, u32>,
     /// Live messages by the key that they hold.
@@ -30,7 +30,6 @@ pub(super) struct Topic {
     pub(super) dedup: DedupWindow,
     pub(super) pacer: Pacer,
     pub(super) scheduled: u64,
-    pub(super) leased: u64,
     pub(super) totals: Totals,
     /// What is on disk only.
     pub(super) stored: Stored,
@@ -49,14 +48,13 @@ impl Topic {
         Self {
             pacer: Pacer::new(record.settings.rate, now),
             record,
-            waiting: BTreeMap::new(),
             ready: BTreeMap::new(),
+            leased: BTreeMap::new(),
             dead: BTreeMap::new(),
             keys: HashMap::new(),
             ended: Ended::default(),
             dedup: DedupWindow::default(),
             scheduled: 0,
-            leased: 0,
             totals,
             stored,
             shifts: Shifts::default(),
@@ -75,6 +73,6 @@ impl Topic {
 
     /// True if the concurrency cap allows no further lease.
     pub(super) fn at_concurrency_cap(&self) -> bool {
-        self.record.settings.concurrency.is_some_and(|cap| self.leased >= u64::from(cap))
+        self.record.settings.concurrency.is_some_and(|cap| self.leased.len() >= cap as usize)
     }
 }

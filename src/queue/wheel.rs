@@ -10,7 +10,7 @@
 
 use slab::Slab;
 
-use super::levels::{LEVELS, SLOTS, level_of, slot_of, slot_start};
+use super::levels::{LEVELS, SLOTS, level_of, slot_end, slot_of, slot_start};
 
 /// Names an entry of the wheel until it fires or is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,34 @@ impl<T: Copy> Wheel<T> {
         } else {
             self.present
         }
+    }
+
+    /// The entries that are due from `start` on, in groups of which each is due before the next. The first may hold
+    /// earlier ones too. It costs what the entries of the groups that are taken cost.
+    pub fn groups_from(&self, start: u64) -> impl Iterator<Item = Vec<(u64, T)>> {
+        // What a cascade has begun to spread lies on finer levels, where nothing else is.
+        let cascaded = self.cascading.map_or(0, |list| list / SLOTS);
+        let end = self.cascading.map_or(self.present + 1, |list| slot_end(self.present, cascaded, list % SLOTS));
+        let spread = (0..cascaded).flat_map(|level| self.slots(level)).map(|(list, _)| list);
+        let first = [FIRING].into_iter().chain(self.cascading).chain(spread).collect();
+        let is_cascading = move |list: usize| self.cascading == Some(list);
+        let slots = (cascaded..LEVELS).flat_map(|level| self.slots(level));
+        let slots = slots.filter(move |&(list, _)| !is_cascading(list)).map(|(list, end)| (vec![list], end));
+        let groups = [(first, end)].into_iter().chain(slots).filter(move |&(_, end)| end > start || end == u64::MAX);
+        groups.map(|(lists, _): (Vec<usize>, u64)| lists.into_iter().flat_map(|list| self.list(list)).collect())
+    }
+
+    /// The occupied slots of a level in order, each with the first instant after it.
+    fn slots(&self, level: usize) -> impl Iterator<Item = (usize, u64)> {
+        let is_occupied = move |&slot: &usize| self.occupied[level] & 1 << slot != 0;
+        let slots = (0..SLOTS).filter(is_occupied);
+        slots.map(move |slot| (level * SLOTS + slot, slot_end(self.present, level, slot)))
+    }
+
+    fn list(&self, list: usize) -> impl Iterator<Item = (u64, T)> {
+        let node = |index: u32| (index != NONE).then(|| &self.nodes[index as usize]);
+        let nodes = std::iter::successors(node(self.heads[list]), move |before| node(before.next));
+        nodes.map(|node| (node.due, node.item))
     }
 
     /// Moves the entries of the cascading slot to finer levels; false if the budget ran out.
@@ -288,6 +316,38 @@ mod tests {
                 assert_eq!(wheel.len(), model.len());
                 let earliest = model.iter().map(|m| m.0).min();
                 assert!(wheel.next_wakeup() <= earliest && wheel.next_wakeup().is_some() == earliest.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn groups_hold_every_entry_from_an_instant_on_and_follow_each_other() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..300 {
+            let mut present = random.u64(0..1 << 40);
+            let mut wheel = Wheel::new(present);
+            let mut model = std::collections::BTreeSet::new();
+            for number in 0..random.u64(0..300) {
+                let due = present.saturating_sub(5) + far(&mut random, 38);
+                wheel.insert(due, number);
+                model.insert((due, number));
+            }
+            // It stops anywhere, mostly within a cascade.
+            present += far(&mut random, 38);
+            let limit = random.usize(0..400);
+            wheel.advance(present, limit, |number| model.retain(|&(_, other)| other != number));
+            let starts = [0, present, present + far(&mut random, 38), u64::MAX];
+            for start in starts {
+                let (mut found, mut last) = (std::collections::BTreeSet::new(), None);
+                for mut group in wheel.groups_from(start) {
+                    group.sort_unstable();
+                    let first = group.first().map(|&(due, _)| due);
+                    assert!(first.is_none() || last < first, "seed {seed}: {first:?} after {last:?}");
+                    last = group.last().map(|&(due, _)| due).or(last);
+                    found.extend(group.into_iter().filter(|&(due, _)| due >= start));
+                }
+                assert_eq!(found, model.range((start, 0)..).copied().collect(), "seed {seed}");
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The young table: the latest state of everything that the present journal generation touched.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::queue::change::{Change, DedupRecord, Finished, Outcome, TopicRecord, Totals};
 use crate::queue::message::{HistoryEntry, Message, MessageId, Place, Progress, TopicId};
@@ -26,7 +28,7 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Generation {
     /// Positions in `entries` by arrival number.
-    index: HashMap<u64, usize>,
+    index: FxHashMap<u64, usize>,
     pub(super) entries: Vec<Entry>,
     pub(super) topics: BTreeMap<TopicId, TopicRecord>,
     /// Topics that are gone; what the generation holds of them goes nowhere.
@@ -62,7 +64,7 @@ impl Generation {
     /// An empty one with room for about as much as `other` holds, so that it does not stop to grow.
     pub(super) fn sized_like(other: &Self) -> Self {
         Self {
-            index: HashMap::with_capacity(other.index.len()),
+            index: FxHashMap::with_capacity_and_hasher(other.index.len(), FxBuildHasher),
             entries: Vec::with_capacity(other.entries.len()),
             ..Self::default()
         }
