@@ -3,13 +3,12 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use duewheel::pb::queue_service_client::QueueServiceClient;
 use duewheel::pb::{AckRequest, FetchRequest, NewMessage, ProduceRequest, new_message, settlement_result};
-use support::{Broker, duewheel};
+use support::{Broker, duewheel, preload};
 use tonic::transport::{Channel, Endpoint};
 
 const TOPIC: &str = "orders";
@@ -26,12 +25,8 @@ struct Watched {
 impl Watched {
     fn start(environment: &[(&str, &str)], flags: &[&str]) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a temporary directory"));
-        let (library, syncs) = (directory.path().join("count.so"), directory.path().join("syncs"));
-        let ranges = directory.path().join("ranges");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fdatasync/count.c");
-        let compiled =
-            Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl").status();
-        assert!(compiled.expect("a C compiler, as the build needs one too").success());
+        let library = preload::compile("tests/fdatasync/count.c", directory.path());
+        let (syncs, ranges) = (directory.path().join("syncs"), directory.path().join("ranges"));
         std::fs::write(&syncs, "").expect("the directory is writable");
         let mut program = duewheel();
         program.env("LD_PRELOAD", &library).env("DUEWHEEL_TEST_SYNCS", &syncs).env("DUEWHEEL_TEST_RANGES", &ranges);

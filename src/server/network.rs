@@ -12,9 +12,8 @@ use super::health::Health;
 use super::listen::{Acceptor, Listeners};
 use super::reflection::reflection;
 use super::settings::{
-    CALL_TIMEOUT, CONNECTION_WINDOW, HTTP_CONNECTION_LIFE, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_FRAME_BYTES,
-    MAX_HEADER_LIST_BYTES, MAX_HTTP_CONNECTIONS, MAX_LOCAL_RESETS, MAX_PENDING_RESETS, MAX_STREAMS, STREAM_WINDOW,
-    Settings,
+    CALL_TIMEOUT, CONNECTION_WINDOW, HTTP_CONNECTION_LIFE, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES,
+    MAX_HTTP_CONNECTIONS, MAX_LOCAL_RESETS, MAX_PENDING_RESETS, MAX_STREAMS, STREAM_WINDOW, Settings,
 };
 use super::{Admin, Queue};
 use crate::grpc::{Broker, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES};
@@ -39,7 +38,7 @@ impl Network {
         let (close, cut) = (CancellationToken::new(), CancellationToken::new());
         let mut servers = JoinSet::new();
         let grpc = Acceptor::new(listeners.grpc, settings.max_connections, None, cut.clone());
-        servers.spawn(serve_grpc(grpc, broker.clone(), health.reporter(), close.clone()));
+        servers.spawn(serve_grpc(settings, grpc, broker.clone(), health.reporter(), close.clone()));
         let http = Acceptor::new(listeners.http, MAX_HTTP_CONNECTIONS, Some(HTTP_CONNECTION_LIFE), cut.clone());
         let http = axum::serve(http, health.router()).with_graceful_shutdown(close.clone().cancelled_owned());
         servers.spawn(async move {
@@ -75,7 +74,13 @@ async fn ended(servers: &mut JoinSet<()>) {
     }
 }
 
-async fn serve_grpc(acceptor: Acceptor, broker: Broker, health: HealthReporter, close: CancellationToken) {
+fn serve_grpc(
+    settings: &Settings,
+    acceptor: Acceptor,
+    broker: Broker,
+    health: HealthReporter,
+    close: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
     let queue = QueueServiceServer::new(Queue::new(broker.clone()))
         .max_decoding_message_size(MAX_REQUEST_BYTES)
         .max_encoding_message_size(MAX_RESPONSE_BYTES);
@@ -88,8 +93,8 @@ async fn serve_grpc(acceptor: Acceptor, broker: Broker, health: HealthReporter, 
         .concurrency_limit_per_connection(usize::try_from(MAX_STREAMS).expect("u32 fits usize"))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(Some(settings.keepalive_interval))
+        .http2_keepalive_timeout(Some(settings.keepalive_timeout))
         .http2_adaptive_window(Some(false))
         .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
         .http2_max_pending_accept_reset_streams(Some(MAX_PENDING_RESETS))
@@ -103,7 +108,9 @@ async fn serve_grpc(acceptor: Acceptor, broker: Broker, health: HealthReporter, 
         .add_service(queue)
         .add_service(admin)
         .serve_with_incoming_shutdown(acceptor.into_stream(), close.cancelled_owned());
-    if let Err(error) = served.await {
-        tracing::error!(%error, "the gRPC server has ended");
+    async {
+        if let Err(error) = served.await {
+            tracing::error!(%error, "the gRPC server has ended");
+        }
     }
 }

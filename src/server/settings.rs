@@ -29,6 +29,10 @@ pub struct Settings {
     pub network_threads: usize,
     /// Most gRPC connections at once; more wait to be accepted. Default 1,024.
     pub max_connections: usize,
+    /// A gRPC connection is pinged when nothing came for this time. Default 30 s.
+    pub keepalive_interval: Duration,
+    /// It is cut, and its leases are given back, if the answer does not come within this time. Default 10 s.
+    pub keepalive_timeout: Duration,
     /// Limits of the queue.
     pub limits: Limits,
     /// Bounds of the engine: waiting fetches, consume streams, memory of requests.
@@ -61,6 +65,8 @@ impl Default for Settings {
             drain_deadline: Duration::from_secs(10),
             network_threads: 1,
             max_connections: 1_024,
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
             limits: Limits::default(),
             engine: EngineSettings::default(),
             store: StoreOptions::default(),
@@ -89,10 +95,6 @@ pub(super) const STREAM_WINDOW: u32 = 256 * 1024;
 /// What a client may send on all streams of a connection before it is read, bytes. It is enough for every stream,
 /// so a stream that the broker does not read for a while never holds up another one.
 pub(super) const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
-/// A connection is pinged when nothing came for this time,
-pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// and is cut if the answer does not come within this time; then its leases are given back.
-pub(super) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a request's header list.
 pub(super) const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
 /// Largest HTTP/2 frame, bytes.
