@@ -49,7 +49,7 @@ const EXPECTED: &[Expected] = &[
     expected(Sabotage::DropReschedule, "stuck", &[]),
     expected(Sabotage::RepeatDelivery, "not_flagged", &["too_many_duplicates"]),
     expected(Sabotage::RepeatFlagged, "too_many_duplicates", &[]),
-    expected(Sabotage::RepeatSettled, "settled_again", &["too_many_duplicates"]),
+    expected(Sabotage::RepeatSettled, "settled_again", &["too_many_duplicates", "resurrected"]),
     expected(Sabotage::RaiseAttempt, "attempt_skipped", &[]),
     expected(Sabotage::KillAtNack, "dead_too_soon", &[]),
     expected(Sabotage::RaiseCap, "beyond_cap", &[]),
