@@ -10,21 +10,32 @@
 
 use std::ffi::{c_int, c_uint};
 use std::fs::File;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd as _;
 
+use super::shared_sync::SharedSyncs;
+
+/// sled writes with many threads, each of which asks for its part.
+static SYNCS: SharedSyncs = SharedSyncs::new();
+
 /// Makes the whole file durable, where the C library would only have begun to write the range.
 ///
-/// As in the C library the result is 0, or -1 with the cause in `errno`, where the failed sync has left it.
+/// As in the C library the result is 0, or -1 with the cause in `errno`.
 ///
 /// # Safety
 /// Any descriptor may be given: one that is not open is refused by the system.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn sync_file_range(file: c_int, _offset: i64, _bytes: i64, _flags: c_uint) -> c_int {
-    if file < 0 {
-        return -1;
-    }
+    let result = if file < 0 { Err(libc::EBADF) } else { SYNCS.sync(file, || sync_data(file)) };
+    let Err(code) = result else { return 0 };
+    // SAFETY: the C library gives each thread a place of its own, which is there as long as the thread.
+    unsafe { *libc::__errno_location() = code };
+    -1
+}
+
+fn sync_data(file: c_int) -> Result<(), i32> {
     // SAFETY: the descriptor is used for one call while its owner waits for the answer, and is not closed here.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file) });
-    if file.sync_data().is_ok() { 0 } else { -1 }
+    file.sync_data().map_err(|error: io::Error| error.raw_os_error().unwrap_or(libc::EIO))
 }

@@ -58,6 +58,8 @@ mod removals;
 mod restore;
 mod runs;
 mod segment;
+#[cfg(target_os = "linux")]
+mod shared_sync;
 mod slot;
 mod snapshot;
 mod state;
