@@ -216,7 +216,9 @@ async fn an_idle_broker_gives_back_at_once_what_pages_hold_of_ended_messages_of_
     }
     let mut ids = Vec::new();
     for n in 0..20 {
-        let Reply::Produced(produced) = apply(&engine, keyed("t", n, 3_600_000, 100)).await else { panic!("it is taken") };
+        let Reply::Produced(produced) = apply(&engine, keyed("t", n, 3_600_000, 100)).await else {
+            panic!("it is taken")
+        };
         ids.push(produced.id);
     }
     let in_pages = DeletedTopic { id: ids[0].topic, messages: 0, generation: None };

@@ -51,7 +51,7 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::exit::{Exit, Failure, exit_codes};
 use self::session::Session;
@@ -141,7 +141,8 @@ enum ClientCommand {
 
 /// Parses the command line, runs the command and returns the exit code of the process.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = args::with_negative_values(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help that cannot be printed has no reader.

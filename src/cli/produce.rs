@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::args::{duration_ms, header, instant, instant_text, schedule};
+use super::args::{duration_ms, header, instant, schedule};
 use super::exit::{Exit, Failure, say};
 use super::output::{Sheet, print_sheet};
 use super::produce_file;
@@ -174,7 +174,7 @@ struct ProducedView {
 
 impl From<Produced> for ProducedView {
     fn from(produced: Produced) -> Self {
-        Self { id: produced.id, due_at: instant_text(produced.due_at), existing: produced.existing }
+        Self { id: produced.id, due_at: produced.due_at.to_rfc3339(), existing: produced.existing }
     }
 }
 

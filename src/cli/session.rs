@@ -2,15 +2,20 @@
 
 use clap::Args;
 
+use super::args::variable_or;
 use super::exit::{Exit, Failure, exit_of};
 use super::output::Format;
 use crate::client::{Client, DEFAULT_ENDPOINT, Options};
 
+/// Names the broker to commands that do not.
+const ENDPOINT_VARIABLE: &str = "DUEWHEEL_ENDPOINT";
+
 /// Options of every client command.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Session {
-    /// URL of the broker
-    #[arg(long, global = true, value_name = "URL", env = "DUEWHEEL_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
+    #[arg(long, global = true, value_name = "URL", hide_default_value = true,
+        default_value = variable_or(ENDPOINT_VARIABLE, DEFAULT_ENDPOINT),
+        help = format!("URL of the broker [env: {ENDPOINT_VARIABLE}] [default: {DEFAULT_ENDPOINT}]"))]
     pub(super) endpoint: String,
     /// How to print data on stdout
     #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT", default_value = "table")]

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::args::{Cap, Rate, duration_ms, instant_text, number_or_none, rate_or_none, schedule};
+use super::args::{Cap, Rate, duration_ms, number_or_none, rate_or_none, schedule};
 use super::exit::{Exit, Failure};
 use super::output::{Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
@@ -11,6 +11,7 @@ use super::topic_delete::{self, DeleteArgs};
 use crate::client::{span, span_ms, tiers, tiers_text, timestamp};
 use crate::pb;
 use crate::queue::schedule::{RetrySchedule, format_duration};
+use crate::queue::time::Timestamp;
 
 /// The commands about topics.
 #[derive(Debug, Subcommand)]
@@ -228,7 +229,7 @@ impl TopicView {
         Self {
             name: topic.name,
             paused: topic.paused,
-            created_at: topic.created_at.as_ref().map(timestamp).map(instant_text),
+            created_at: topic.created_at.as_ref().map(timestamp).map(Timestamp::to_rfc3339),
             schedule: tiers(settings.schedule.as_ref()),
             max_attempts: Some(settings.max_attempts).filter(|&n| n > 0),
             error_schedule: tiers(settings.error_schedule.as_ref()),

@@ -93,6 +93,9 @@ pub fn parse_duration(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
     }
+    if text.starts_with('-') {
+        return Err(format!("'{text}' is negative; a duration is 0 or longer"));
+    }
     let mut rest = text;
     let mut total: u64 = 0;
     if rest.is_empty() {
