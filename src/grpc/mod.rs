@@ -31,6 +31,7 @@ mod page_token;
 mod pipeline;
 mod produce;
 mod queue_service;
+mod stats;
 mod time;
 mod to_wire;
 mod topic_settings;

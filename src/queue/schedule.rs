@@ -20,10 +20,12 @@ impl RetrySchedule {
             return Err(Invalid::new(field, format!("{} tiers; at most {MAX_TIERS}", tiers.len())));
         }
         for &tier in tiers {
-            if !(MIN_TIER_MS..=Limits::LARGEST_MAX_DELAY_MS).contains(&tier) {
-                let max = format_duration(Limits::LARGEST_MAX_DELAY_MS);
-                return Err(Invalid::new(field, format!("a tier of {tier} ms; must be 1 ms to {max}")));
-            }
+            let limit = match tier {
+                ..MIN_TIER_MS => format!("at least {}", format_duration(MIN_TIER_MS)),
+                ..=Limits::LARGEST_MAX_DELAY_MS => continue,
+                _ => format!("at most {}", format_duration(Limits::LARGEST_MAX_DELAY_MS)),
+            };
+            return Err(Invalid::new(field, format!("a tier of {}; {limit}", format_duration(tier))));
         }
         Ok(Self(tiers.into()))
     }
