@@ -25,7 +25,7 @@ fn a_generated_python_client_runs_the_tour_and_the_code_of_the_pages() {
     let mut script = script("tests/interop/python.sh");
     script.arg(broker.grpc.to_string()).arg(work);
     let Some(printed) = run(&mut script) else { return };
-    for step in ["consume_stream", "dead_letters", "deadline", "guide.md", "errors.md"] {
+    for step in ["consume_stream", "dead_letters", "jobs", "backup", "delete", "deadline", "guide.md", "errors.md"] {
         assert!(printed.lines().any(|line| line == format!("ok {step}")), "the tour left out {step}:\n{printed}");
     }
 }

@@ -65,7 +65,7 @@ async fn what_is_no_request_at_all_gets_a_clean_status_and_the_connection_lives(
         ("a key that is not UTF-8", "Produce", with(&[0x0a, 1, 0xff]), Code::Internal, "key"),
         ("a header that is not UTF-8", "Produce", with(&[0x1a, 3, 0x0a, 1, 0xff]), Code::Internal, "headers"),
         ("a dedup id that is not UTF-8", "Produce", with(&[0x4a, 1, 0xff]), Code::Internal, "dedup_id"),
-        ("a delay that is a text", "Produce", with(&[0x22, 3, b'N', b'a', b'N']), Code::Internal, "delay"),
+        ("a delay that is a text", "Produce", with(&[0x22, 3, b'N', b'a', b'N']), Code::Internal, "first_wait"),
         ("a wrong wire type", "Ack", vec![0x0f], Code::Internal, ""),
         ("more than the limit", "Produce", vec![0; 17 * 1024 * 1024], Code::OutOfRange, "16842752"),
     ];
