@@ -20,7 +20,7 @@ use duewheel::pb::{self, produce_result, settlement_result};
 use tonic::Code;
 use tonic::transport::Channel;
 
-use admin::{dead_letter_cases, listing_cases, topic_cases};
+use admin::{dead_letter_cases, listing_cases, settings_cases, topic_cases};
 use call::{Call, Case, refused, span};
 use grpc_harness::{Consuming, Running, fields, item_status, message, produce, reason, within};
 use messages::{fetch_cases, find_cases, produce_cases, settle_cases, settle_cases_with};
@@ -59,6 +59,7 @@ async fn every_bad_input_is_refused_by_name_and_leaves_nothing_behind() {
     cases.extend(fetch_cases());
     cases.extend(find_cases(&foreign_id));
     cases.extend(topic_cases());
+    cases.extend(settings_cases());
     cases.extend(listing_cases(&token));
     cases.extend(dead_letter_cases());
     for (number, Case { call, code, reason: want, field, says }) in cases.into_iter().enumerate() {

@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn the_time_of_a_call_is_eight_digits_at_most_and_a_unit() {
         let cases = [
-            ("2H", Some(Duration::from_secs(7_200))),
-            ("3M", Some(Duration::from_secs(180))),
+            ("2H", Some(Duration::from_hours(2))),
+            ("3M", Some(Duration::from_mins(3))),
             ("99999999S", Some(Duration::from_secs(99_999_999))),
             ("200m", Some(Duration::from_millis(200))),
             ("5u", Some(Duration::from_micros(5))),

@@ -20,10 +20,12 @@ impl RetrySchedule {
             return Err(Invalid::new(field, format!("{} tiers; at most {MAX_TIERS}", tiers.len())));
         }
         for &tier in tiers {
-            let limit = match tier {
-                ..MIN_TIER_MS => format!("at least {}", format_duration(MIN_TIER_MS)),
-                ..=Limits::LARGEST_MAX_DELAY_MS => continue,
-                _ => format!("at most {}", format_duration(Limits::LARGEST_MAX_DELAY_MS)),
+            let limit = if tier < MIN_TIER_MS {
+                format!("at least {}", format_duration(MIN_TIER_MS))
+            } else if tier > Limits::LARGEST_MAX_DELAY_MS {
+                format!("at most {}", format_duration(Limits::LARGEST_MAX_DELAY_MS))
+            } else {
+                continue;
             };
             return Err(Invalid::new(field, format!("a tier of {}; {limit}", format_duration(tier))));
         }

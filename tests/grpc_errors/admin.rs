@@ -7,22 +7,42 @@ use tonic::Code;
 use super::call::{Call, Case, DAY_S, invalid, over, refused, span};
 
 pub(crate) fn topic_cases() -> Vec<Case> {
-    let create = |change: &dyn Fn(&mut pb::TopicSettings)| {
-        let mut settings = pb::TopicSettings::default();
-        change(&mut settings);
-        Call::CreateTopic(pb::CreateTopicRequest { name: "new".to_owned(), settings: Some(settings) })
-    };
     let named = |name: &str| Call::CreateTopic(pb::CreateTopicRequest { name: name.to_owned(), settings: None });
     let update = |name: &str, paths: &[&str], settings: pb::TopicSettings| {
         let update_mask = Some(prost_types::FieldMask { paths: paths.iter().map(|&path| path.to_owned()).collect() });
         Call::UpdateTopic(pb::UpdateTopicRequest { name: name.to_owned(), settings: Some(settings), update_mask })
     };
     let none = pb::TopicSettings::default;
-    let tiers = |tiers| Some(pb::RetrySchedule { tiers });
     vec![
         invalid(named(""), "name"),
         invalid(named("-x"), "name"),
         refused(named("orders"), Code::AlreadyExists, "TOPIC_EXISTS"),
+        invalid(update("orders", &[], none()), "update_mask"),
+        invalid(update("orders", &["max_attempts", "color"], none()), "update_mask"),
+        over(
+            update("orders", &["lease"], pb::TopicSettings { lease: Some(span(0, 1)), ..none() }),
+            "settings.lease",
+            "must be 100ms to 12h",
+        ),
+        refused(update("missing", &["lease"], none()), Code::NotFound, "TOPIC_NOT_FOUND"),
+        refused(Call::GetTopic(pb::GetTopicRequest { name: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND"),
+        invalid(Call::PauseTopic(pb::PauseTopicRequest { name: "a b".to_owned() }), "name"),
+        refused(
+            Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned(), timeline: true, ..Default::default() }),
+            Code::NotFound,
+            "TOPIC_NOT_FOUND",
+        ),
+    ]
+}
+
+pub(crate) fn settings_cases() -> Vec<Case> {
+    let create = |change: &dyn Fn(&mut pb::TopicSettings)| {
+        let mut settings = pb::TopicSettings::default();
+        change(&mut settings);
+        Call::CreateTopic(pb::CreateTopicRequest { name: "new".to_owned(), settings: Some(settings) })
+    };
+    let tiers = |tiers| Some(pb::RetrySchedule { tiers });
+    vec![
         invalid(create(&|settings| settings.schedule = tiers(vec![])), "settings.schedule"),
         invalid(create(&|settings| settings.schedule = tiers(vec![span(0, -5)])), "settings.schedule.tiers[0]"),
         over(create(&|settings| settings.max_attempts = 10_001), "settings.max_attempts", "must be 1 to 10000"),
@@ -69,21 +89,6 @@ pub(crate) fn topic_cases() -> Vec<Case> {
             "settings.history_age",
             "must be 0s to 30d",
         ),
-        invalid(update("orders", &[], none()), "update_mask"),
-        invalid(update("orders", &["max_attempts", "color"], none()), "update_mask"),
-        over(
-            update("orders", &["lease"], pb::TopicSettings { lease: Some(span(0, 1)), ..none() }),
-            "settings.lease",
-            "must be 100ms to 12h",
-        ),
-        refused(update("missing", &["lease"], none()), Code::NotFound, "TOPIC_NOT_FOUND"),
-        refused(Call::GetTopic(pb::GetTopicRequest { name: "missing".to_owned() }), Code::NotFound, "TOPIC_NOT_FOUND"),
-        invalid(Call::PauseTopic(pb::PauseTopicRequest { name: "a b".to_owned() }), "name"),
-        refused(
-            Call::GetStats(pb::GetStatsRequest { topic: "missing".to_owned(), timeline: true, ..Default::default() }),
-            Code::NotFound,
-            "TOPIC_NOT_FOUND",
-        ),
     ]
 }
 
@@ -122,7 +127,7 @@ pub(crate) fn listing_cases(topics_token: &str) -> Vec<Case> {
         invalid(redrive("orders", vec![]), "ids"),
         invalid(redrive("orders", vec!["x".to_owned()]), "ids[0]"),
         over(stats(&|request| request.page_size = 1_001), "page_size", "must be 1 to 1000"),
-        invalid(stats(&|request| request.page_token = "00".to_owned()), "page_token"),
+        invalid(stats(&|request| "00".clone_into(&mut request.page_token)), "page_token"),
         invalid(stats(&|request| topics_token.clone_into(&mut request.page_token)), "page_token"),
         invalid(
             stats(&|request| (request.topic, request.page_token) = ("orders".to_owned(), topics_token.to_owned())),
