@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::Command;
+use clap::builder::RangedI64ValueParser;
 
 use crate::queue::schedule::{RetrySchedule, parse_duration};
 use crate::queue::settings::RateCap;
@@ -34,6 +35,11 @@ pub(super) fn variable_or(variable: &str, default: &str) -> OsString {
 /// The directory of the store, for commands that work on it without a broker.
 pub(super) fn default_data_dir() -> OsString {
     variable_or("DUEWHEEL_DATA_DIR", "duewheel-data")
+}
+
+/// A number from 0 to `max`.
+pub(super) fn number_to(max: u32) -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(0..=i64::from(max))
 }
 
 /// A number of at least 1.
