@@ -71,6 +71,18 @@ fn a_usage_line_shows_what_is_required_whatever_the_environment_says() {
 }
 
 #[test]
+fn a_command_that_asks_no_broker_has_no_endpoint_and_says_so() {
+    for command in ["serve", "check", "compact", "restore", "completions", "man"] {
+        let help = run(&[command, "--help"]);
+        assert!(help.code == 0 && !help.stdout.contains("--endpoint"), "{help:?}");
+        let refused = run(&[command, "--endpoint", "http://127.0.0.1:1"]);
+        assert!(refused.code == 2 && refused.stderr.contains("asks no broker"), "{refused:?}");
+    }
+    let help = run(&["topic", "list", "--help"]).stdout;
+    assert!(help.contains("--endpoint") && help.contains("--output"), "{help}");
+}
+
+#[test]
 fn a_delay_and_a_due_time_exclude_each_other_and_nothing_is_stored() {
     let broker = Broker::start();
     broker.ok(&["topic", "create", "orders"]);

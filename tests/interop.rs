@@ -37,7 +37,7 @@ fn buf_finds_nothing_to_blame_in_the_definitions_and_calls_the_broker_as_the_rea
         return;
     }
     let broker = Broker::start();
-    broker.ok(&["topic", "create", "order-close"]);
+    broker.ok(&["topic", "create", "dropped-orders"]);
     let commands = commands("README.md", "shell-session");
     assert!(commands.len() >= 3, "the README has {} calls", commands.len());
     type_commands(&commands, &root().join(".ci"), &broker);

@@ -32,6 +32,8 @@ Examples:
     Show(Name),
     /// Change settings; they apply from each message's next transition on
     #[command(after_long_help = "\
+What is not given stays as it is; the defaults are those of a new topic.
+
 Examples:
   duewheel topic update dropped-orders --schedule 1s,5s,30s,5x2m
   duewheel topic update dropped-orders --rate none --concurrency 100")]
@@ -46,7 +48,7 @@ Examples:
     #[command(after_long_help = "\
 Asks first, or takes --yes. A topic with messages is refused unless --purge is given; then all of them are deleted with it, \
 for good. When the command says so, the topic is gone and one of the same name can be created. The broker then gives back \
-the disk space, which may take a while: Ctrl-C ends the watching, not the work.
+the disk space, which may take a while: Ctrl-C, or ten seconds without progress, end the watching, not the work.
 
 Examples:
   duewheel topic delete old-orders
