@@ -10,8 +10,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use support::Broker;
 use support::pages::{commands, type_commands};
+use support::{Broker, program};
 
 /// With this variable set a script that cannot run is a failure.
 const REQUIRED: &str = "DUEWHEEL_INTEROP";
@@ -37,7 +37,8 @@ fn buf_finds_nothing_to_blame_in_the_definitions_and_calls_the_broker_as_the_rea
         return;
     }
     let broker = Broker::start();
-    broker.ok(&["topic", "create", "dropped-orders"]);
+    // The calls go to what the tour has left.
+    type_commands(&commands("README.md", "console"), program().parent().expect("a program is in a directory"), &broker);
     let commands = commands("README.md", "shell-session");
     assert!(commands.len() >= 3, "the README has {} calls", commands.len());
     type_commands(&commands, &root().join(".ci"), &broker);

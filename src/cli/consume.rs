@@ -31,7 +31,8 @@ const FETCH_WAIT: Duration = Duration::from_secs(1);
 #[command(after_long_help = "\
 Without --exec every message is printed and acked. With --exec the command (run by sh -c) gets the body on stdin \
 and settles by its exit code: 0 acks; 75 nacks as not-yet, which leads to the next delay tier; anything else nacks \
-as failed, which retries within the attempt. The lease is extended while the command runs. Its environment holds \
+as failed, which retries within the attempt. The lease is extended while the command runs. An ack or nack that the \
+broker cannot take, because it restarts, is repeated until the lease ends. The command's environment holds \
 DUEWHEEL_TOPIC, _ID, _KEY, _ATTEMPT, _MAX_ATTEMPTS, _DELIVERY, _REDELIVERED, _DUE_AT, _DELIVERED_AT, _ENDPOINT, and \
 DUEWHEEL_HEADER_NAME for each header.
 
