@@ -2,8 +2,9 @@
 
 mod support;
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -305,7 +306,7 @@ fn stats_and_health_tell_how_the_broker_is() {
 
     let mut watch = broker.command(&["stats", "orders", "--watch=100ms", "-o", "jsonl"]);
     let mut child = watch.stdout(Stdio::piped()).spawn().expect("the program runs");
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for _ in 0..3 {
         assert!(lines.next().expect("another line").expect("text").contains("\"orders\""));
     }
@@ -395,4 +396,30 @@ fn the_broker_tells_what_it_is_and_its_clock_is_in_step() {
     assert!(broker.ok(&["clock", "show"]).contains("adopt"));
     let refused = broker.run(&["serve", "--clock-policy", "follow"]);
     assert_eq!(refused.code, 78, "{refused:?}");
+}
+
+#[test]
+fn a_message_that_was_handled_while_the_broker_was_away_is_acked_when_it_is_back() {
+    let mut broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    broker.ok(&["produce", "orders", "x", "--delay", "0"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (begun, go) = (directory.path().join("begun"), directory.path().join("go"));
+    let handle = format!("echo begun >> {0}; until [ -e {1} ]; do sleep 0.01; done", arg(&begun), arg(&go));
+    let mut consume = broker.command(&["consume", "orders", "--max", "1", "--exec", &handle]);
+    let mut consume = consume.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    until("the command runs", || begun.exists());
+    broker.signal(Signal::TERM);
+    assert!(broker.wait().success());
+    std::fs::write(&go, "").expect("a writable directory");
+    let mut said = BufReader::new(consume.stderr.take().expect("stderr is piped")).lines().map_while(Result::ok);
+    let first = said.next().expect("the first try fails");
+    assert!(first.contains("settled again until its lease ends"), "{first}");
+
+    let broker = Broker::start_in(Arc::clone(&broker.data_dir), broker.grpc, &[]);
+    let rest: Vec<String> = said.collect();
+    assert_eq!(rest, ["1 acked, 0 not yet, 0 failed, 0 lost their lease"]);
+    assert!(consume.wait().expect("a child can be waited for").success());
+    assert_eq!((broker.count("orders", "acked"), broker.count("orders", "produced")), (1, 1));
+    assert_eq!(std::fs::read_to_string(begun).expect("a file").lines().count(), 1, "it was handled once");
 }

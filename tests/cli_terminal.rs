@@ -1,32 +1,44 @@
-//! Colours: on a terminal, unless somebody does not want them; never in a pipe or a file.
+//! Colours: on a terminal, unless somebody does not want them; never in a pipe or a file. And what is said only to a
+//! person who types.
 
 mod support;
 
 use std::fs::OpenOptions;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use support::{arg, duewheel};
+use support::{Broker, arg, duewheel};
 
 const ESCAPE: &str = "\u{1b}[";
 
 /// What a command writes to a terminal.
-fn on_a_terminal(mut command: Command) -> String {
+fn on_a_terminal(command: Command) -> String {
+    typing(command, None)
+}
+
+/// What a command writes to a terminal on which something is typed, which is then its input.
+fn typing(mut command: Command, typed: Option<&[u8]>) -> String {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("the system has terminals");
     grantpt(&controller).expect("the terminal is ours");
     unlockpt(&controller).expect("the terminal is ours");
     let name = ptsname(&controller, Vec::new()).expect("the terminal has a name");
     let name = std::ffi::OsStr::from_bytes(name.to_bytes());
     let terminal = OpenOptions::new().read(true).write(true).open(name).expect("the terminal opens");
-    command.stdout(terminal.try_clone().expect("a second handle")).stderr(terminal);
+    command.stdout(terminal.try_clone().expect("a second handle"));
+    if typed.is_some() {
+        command.stdin(terminal.try_clone().expect("a third handle"));
+    }
+    command.stderr(terminal);
+    let mut controller = std::fs::File::from(controller);
+    controller.write_all(typed.unwrap_or_default()).expect("the terminal takes a line");
     let mut child = command.spawn().expect("the program runs");
     // The command holds the handles of this side; reading ends when nobody holds one any more.
     drop(command);
     let mut written = Vec::new();
     // The end of a terminal is told as an error.
-    let _end = std::fs::File::from(controller).read_to_end(&mut written);
+    let _end = controller.read_to_end(&mut written);
     child.wait().expect("a child can be waited for");
     String::from_utf8(written).expect("text")
 }
@@ -59,4 +71,17 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
         let written = String::from_utf8(output.stderr).expect("text");
         assert!(!written.contains(ESCAPE) && written.contains(said), "in a pipe: {written:?}");
     }
+}
+
+#[test]
+fn a_body_that_is_to_be_typed_is_asked_for_on_a_terminal_only() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    let hint = "reading the body from the terminal; end it with Ctrl-D";
+    // A line, and Ctrl-D.
+    let written = typing(broker.command(&["produce", "orders", "--key", "typed"]), Some(b"by hand\n\x04"));
+    assert!(written.contains(hint) && written.contains("due at"), "{written:?}");
+    assert_eq!(broker.json(&["message", "show", "orders", "--key", "typed"])["body"], "by hand\n");
+    let piped = broker.run(&["produce", "orders", "--key", "piped"]);
+    assert!(piped.code == 0 && piped.stderr.is_empty(), "{piped:?}");
 }

@@ -207,6 +207,41 @@ async fn a_deleted_topic_gives_its_pages_back_and_its_name_is_free_at_once() {
 }
 
 #[tokio::test]
+async fn an_idle_broker_gives_back_at_once_what_pages_hold_of_ended_messages_of_a_deleted_topic() {
+    let directory = TempDir::new().expect("there is room");
+    let time = ManualTime::new(Timestamp::from_millis(START_MS));
+    let engine = open(directory.path(), &time);
+    for name in ["t", "other"] {
+        create(&engine, name).await;
+    }
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        let Reply::Produced(produced) = apply(&engine, keyed("t", n, 3_600_000, 100)).await else {
+            panic!("it is taken")
+        };
+        ids.push(produced.id);
+    }
+    let in_pages = DeletedTopic { id: ids[0].topic, messages: 0, generation: None };
+    let (waited, mut others) = (Stopwatch::start(), 0);
+    while engine.reclaiming(in_pages).await.expect("it serves").pages == 0 {
+        assert!(waited.elapsed() < Duration::from_secs(30), "a full journal is folded");
+        apply(&engine, keyed("other", others, 7_200_000, 1_000)).await;
+        others += 1;
+    }
+    for id in ids {
+        apply(&engine, Command::Cancel { topic: topic("t"), target: Target::Id(id), when_lease_ends: false }).await;
+    }
+    assert!(engine.reclaiming(in_pages).await.expect("it serves").pages > 0, "pages hold what has ended");
+    let deleted = delete(&engine, "t").await;
+    assert_eq!(deleted.messages, 0);
+    // Nothing else is written, so no fold comes by itself.
+    until_reclaimed(&engine, deleted).await;
+    engine.shutdown().await;
+    drop(engine);
+    assert_eq!(keys_of(directory.path(), deleted), Vec::<Vec<u8>>::new(), "nothing of it is left");
+}
+
+#[tokio::test]
 async fn a_deletion_that_a_crash_interrupts_goes_on_at_the_next_start() {
     let directory = TempDir::new().expect("there is room");
     let time = ManualTime::new(Timestamp::from_millis(START_MS));

@@ -5,6 +5,7 @@ mod grpc_harness;
 
 use std::collections::BTreeMap;
 
+use duewheel::client::{Client, Options};
 use duewheel::clock::StepPolicy;
 use duewheel::engine::EngineSettings;
 use duewheel::pb::{self, MessageState};
@@ -58,7 +59,7 @@ async fn keys(broker: &Running, query: pb::ListMessagesRequest) -> Vec<String> {
 #[tokio::test]
 async fn the_timeline_tells_exactly_when_messages_fall_due() {
     let broker = broker_with_messages().await;
-    let request = pb::GetStatsRequest { topic: "orders".to_owned(), timeline: true };
+    let request = pb::GetStatsRequest { topic: "orders".to_owned(), timeline: true, ..Default::default() };
     let stats = broker.admin().await.get_stats(request).await.expect("stats").into_inner().topics.remove(0);
     assert_eq!((stats.scheduled, stats.ready, stats.oldest_ready_due_at), (4, 2, start_plus(0)));
     assert_eq!(stats.timeline.len(), 60 + 48 + 35 + 1);
@@ -74,7 +75,7 @@ async fn the_timeline_tells_exactly_when_messages_fall_due() {
     assert_eq!(stats.timeline.iter().map(|span| span.count).sum::<u64>(), 4);
     assert!(broker.stats("orders").await.timeline.is_empty(), "only when it is asked for");
 
-    let all = pb::GetStatsRequest { topic: String::new(), timeline: true };
+    let all = pb::GetStatsRequest { topic: String::new(), timeline: true, ..Default::default() };
     let refused = broker.admin().await.get_stats(all).await.expect_err("a timeline needs a topic");
     assert_eq!((refused.code(), fields(&refused)), (Code::InvalidArgument, vec!["timeline".to_owned()]));
 }
@@ -306,4 +307,41 @@ async fn every_limit_is_told_as_it_is_documented_and_enforced() {
         pb::ProduceRequest { topic: "orders".to_owned(), messages: vec![message(&"k".repeat(most + 1), "b")] };
     let result = broker.queue().await.produce(request).await.expect("well-formed").into_inner().results.remove(0);
     assert!(matches!(result.result, Some(pb::produce_result::Result::Error(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn statistics_of_more_topics_than_a_page_holds_come_in_pages_and_the_client_reads_all_of_them() {
+    let broker = Running::start().await;
+    let mut admin = broker.admin().await;
+    let mut names: Vec<String> = (0..1_005).map(|n| format!("topic-{n}")).collect();
+    for name in &names {
+        let request = pb::CreateTopicRequest { name: name.clone(), settings: None };
+        admin.create_topic(request).await.expect("a new topic");
+    }
+    names.sort();
+    produce(&mut broker.queue().await, "topic-7", vec![message("k", "body")]).await;
+
+    let mut pages = Vec::new();
+    let mut request = pb::GetStatsRequest::default();
+    loop {
+        let page = admin.get_stats(request.clone()).await.expect("a page").into_inner();
+        assert!(page.broker.is_some());
+        request.page_token.clone_from(&page.next_page_token);
+        pages.push(page.topics);
+        if request.page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [1_000, 5], "a page has a thousand at most");
+    let topics = pages.concat();
+    assert_eq!(topics.iter().map(|topic| topic.topic.clone()).collect::<Vec<_>>(), names);
+    assert_eq!(topics.iter().map(|topic| topic.produced).sum::<u64>(), 1);
+    let small = pb::GetStatsRequest { page_size: 2, ..Default::default() };
+    let small = admin.get_stats(small).await.expect("a page").into_inner();
+    assert_eq!((small.topics.len(), small.next_page_token.is_empty()), (2, false));
+
+    let client = Client::connect(Options::new(format!("http://{}", broker.grpc))).await.expect("the broker accepts");
+    let all = client.stats(None).await.expect("statistics");
+    assert_eq!(all.topics.into_iter().map(|topic| topic.topic).collect::<Vec<_>>(), names);
+    broker.stop().await.expect("a clean end");
 }

@@ -10,8 +10,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use support::Broker;
 use support::pages::{commands, type_commands};
+use support::{Broker, program};
 
 /// With this variable set a script that cannot run is a failure.
 const REQUIRED: &str = "DUEWHEEL_INTEROP";
@@ -25,7 +25,7 @@ fn a_generated_python_client_runs_the_tour_and_the_code_of_the_pages() {
     let mut script = script("tests/interop/python.sh");
     script.arg(broker.grpc.to_string()).arg(work);
     let Some(printed) = run(&mut script) else { return };
-    for step in ["consume_stream", "dead_letters", "deadline", "guide.md", "errors.md"] {
+    for step in ["consume_stream", "dead_letters", "jobs", "backup", "delete", "deadline", "guide.md", "errors.md"] {
         assert!(printed.lines().any(|line| line == format!("ok {step}")), "the tour left out {step}:\n{printed}");
     }
 }
@@ -37,7 +37,8 @@ fn buf_finds_nothing_to_blame_in_the_definitions_and_calls_the_broker_as_the_rea
         return;
     }
     let broker = Broker::start();
-    broker.ok(&["topic", "create", "order-close"]);
+    // The calls go to what the tour has left.
+    type_commands(&commands("README.md", "console"), program().parent().expect("a program is in a directory"), &broker);
     let commands = commands("README.md", "shell-session");
     assert!(commands.len() >= 3, "the README has {} calls", commands.len());
     type_commands(&commands, &root().join(".ci"), &broker);

@@ -1,10 +1,52 @@
 //! Values as people write them: spans, schedules, rates, instants, sizes, headers. One parser each.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::str::FromStr;
+
+use clap::Command;
+use clap::builder::RangedI64ValueParser;
 
 use crate::queue::schedule::{RetrySchedule, parse_duration};
 use crate::queue::settings::RateCap;
 use crate::queue::time::Timestamp;
+
+/// What stands in the help for values that may be written with a minus by mistake.
+const NUMBERS: [&str; 9] = ["SPAN", "INSTANT", "DELAYS", "RATE", "N", "S", "PERCENT", "BYTES", "PID"];
+
+/// Lets a value such as `-5s` reach the parser of its option, which says what is wrong with it, instead of being taken
+/// for an option that does not exist.
+pub(super) fn with_negative_values(command: Command) -> Command {
+    let names_number = |arg: &clap::Arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        names.iter().any(|name| NUMBERS.contains(&name.as_str())) && !arg.is_require_equals_set()
+    };
+    command
+        .mut_args(|arg| if names_number(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_subcommands(with_negative_values)
+}
+
+/// The value of an environment variable, or else `default`. As a default of an option it does not make the option look
+/// required where the usage is shown, as a variable that clap reads does.
+pub(super) fn variable_or(variable: &str, default: &str) -> OsString {
+    std::env::var_os(variable).unwrap_or_else(|| default.into())
+}
+
+/// The directory of the store, for commands that work on it without a broker.
+pub(super) fn default_data_dir() -> OsString {
+    variable_or("DUEWHEEL_DATA_DIR", "duewheel-data")
+}
+
+/// A number from 0 to `max`.
+pub(super) fn number_to(max: u32) -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(0..=i64::from(max))
+}
+
+/// A number of at least 1.
+pub(super) fn at_least_one<N: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, String> {
+    let problem = || format!("'{text}' is not a number of at least 1");
+    text.parse().ok().filter(|n| *n >= N::from(1)).ok_or_else(problem)
+}
 
 /// Milliseconds of a span such as `30s` or `1h30m`.
 pub(super) fn duration_ms(text: &str) -> Result<u64, String> {
@@ -65,8 +107,7 @@ pub(super) fn number_or_none(text: &str) -> Result<Cap<u32>, String> {
     if text == "none" {
         return Ok(Cap::None);
     }
-    let problem = || format!("'{text}' is not a number of at least 1, nor 'none'");
-    text.parse().ok().filter(|&n| n >= 1).map(Cap::At).ok_or_else(problem)
+    at_least_one(text).map(Cap::At).map_err(|problem| format!("{problem}, nor 'none'"))
 }
 
 /// An instant in RFC 3339, such as `2026-12-01T09:30:00+01:00`.
@@ -74,12 +115,6 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     let problem = || format!("'{text}' is not an instant; write it as 2026-12-01T09:30:00Z or with an offset");
     let instant: jiff::Timestamp = text.parse().map_err(|_| problem())?;
     u64::try_from(instant.as_millisecond()).map(Timestamp::from_millis).map_err(|_| problem())
-}
-
-/// An instant as people read it: RFC 3339 in UTC, with milliseconds.
-pub(super) fn instant_text(at: Timestamp) -> String {
-    let instant = i64::try_from(at.as_millis()).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    instant.map_or_else(|| format!("{} ms", at.as_millis()), |instant| format!("{instant:.3}"))
 }
 
 /// Bytes: a number, or one with `KiB`, `MiB` or `GiB`.
@@ -121,8 +156,8 @@ mod tests {
     #[test]
     fn instants_are_rfc_3339_with_any_offset() {
         let at = instant("2026-12-01T09:30:00+01:00").expect("with an offset");
-        assert_eq!(instant_text(at), "2026-12-01T08:30:00.000Z");
-        assert_eq!(instant(&instant_text(at)), Ok(at));
+        assert_eq!(at.to_rfc3339(), "2026-12-01T08:30:00.000Z");
+        assert_eq!(instant(&at.to_rfc3339()), Ok(at));
         for bad in ["", "tomorrow", "2026-12-01", "2026-12-01T09:30:00", "1960-01-01T00:00:00Z"] {
             assert!(instant(bad).is_err(), "{bad}");
         }

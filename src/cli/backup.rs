@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::args::instant_text;
 use super::exit::{Exit, Failure};
 use super::output::{Sheet, print_sheet};
 use super::progress::Progress;
@@ -95,7 +94,7 @@ async fn receive(backup: &mut Backup, out: &mut impl Write, stop: &Stop) -> Resu
     }
     let header = backup.header();
     Ok(BackupView {
-        taken_at: header.taken_at.as_ref().map(|at| instant_text(timestamp(at))).unwrap_or_default(),
+        taken_at: header.taken_at.as_ref().map(|at| timestamp(at).to_rfc3339()).unwrap_or_default(),
         store: header.store_id.clone(),
         epoch: header.epoch,
         topics: trailer.topics,

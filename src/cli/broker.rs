@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::args::instant_text;
 use super::clock::ClockView;
 use super::exit::Failure;
 use super::limits_view::LimitsView;
@@ -11,6 +10,7 @@ use super::session::Session;
 use crate::client::{span_ms, timestamp};
 use crate::pb;
 use crate::queue::schedule::format_duration;
+use crate::queue::time::Timestamp;
 
 /// Runs `broker`.
 pub(super) async fn run(session: &Session) -> Result<(), Failure> {
@@ -42,7 +42,7 @@ struct BrokerView {
 impl BrokerView {
     fn new(broker: pb::BrokerInfo) -> Self {
         Self {
-            started_at: broker.started_at.as_ref().map(timestamp).map(instant_text),
+            started_at: broker.started_at.as_ref().map(timestamp).map(Timestamp::to_rfc3339),
             opening_ms: broker.opening.as_ref().map_or(0, span_ms),
             clock: ClockView::new(&broker.clock.unwrap_or_default()),
             limits: LimitsView::new(&broker.limits.unwrap_or_default()),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::instant_text;
+use super::args::default_data_dir;
 use super::confirm::confirm;
 use super::exit::{Exit, Failure};
 use super::output::{Format, Row, Sheet, print_rows, print_sheet};
@@ -25,8 +25,8 @@ Examples:
   duewheel check --data-dir /var/lib/duewheel -o json
   duewheel check --data-dir /var/lib/duewheel --quarantine --yes")]
 pub(super) struct CheckArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", env = "DUEWHEEL_DATA_DIR", default_value = "duewheel-data")]
+    #[arg(long, value_name = "DIR", hide_default_value = true, default_value = default_data_dir(),
+        help = "Directory of the store [env: DUEWHEEL_DATA_DIR] [default: duewheel-data]")]
     data_dir: PathBuf,
     /// Set damaged pages aside, so that the broker serves the rest; their messages count as quarantined
     #[arg(long)]
@@ -45,8 +45,8 @@ be running. It may be interrupted at any moment: the old database is used until 
 Examples:
   duewheel compact --data-dir /var/lib/duewheel")]
 pub(super) struct CompactArgs {
-    /// Directory of the store
-    #[arg(long, value_name = "DIR", env = "DUEWHEEL_DATA_DIR", default_value = "duewheel-data")]
+    #[arg(long, value_name = "DIR", hide_default_value = true, default_value = default_data_dir(),
+        help = "Directory of the store [env: DUEWHEEL_DATA_DIR] [default: duewheel-data]")]
     data_dir: PathBuf,
 }
 
@@ -272,7 +272,7 @@ struct PageView {
 impl PageView {
     fn new((level, start): (u8, u64), run: u64, page: u32) -> Self {
         let level = ["second", "minute", "hour", "day", "dead"].get(usize::from(level)).unwrap_or(&"unknown");
-        Self { slot: format!("{level} {}", instant_text(Timestamp::from_millis(start))), run, page }
+        Self { slot: format!("{level} {}", Timestamp::from_millis(start).to_rfc3339()), run, page }
     }
 }
 

@@ -5,13 +5,13 @@ use std::io::{BufRead as _, IsTerminal as _};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::args::instant_text;
 use super::exit::{Exit, Failure};
 use super::output::{Format, Sheet, print_sheet};
 use super::session::Session;
 use crate::client::{signed_span_ms, span_ms, timestamp};
 use crate::pb;
 use crate::queue::schedule::format_duration;
+use crate::queue::time::Timestamp;
 
 /// The commands about the clock.
 #[derive(Debug, Subcommand)]
@@ -101,7 +101,7 @@ pub(super) struct ClockView {
 impl ClockView {
     pub(super) fn new(state: &pb::ClockState) -> Self {
         Self {
-            now: state.now.as_ref().map(timestamp).map(instant_text),
+            now: state.now.as_ref().map(timestamp).map(Timestamp::to_rfc3339),
             offset_ms: offset_ms(state),
             stepped: state.stepped,
             slewing: state.slewing,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::args::{duration_ms, instant_text};
+use super::args::{at_least_one, duration_ms};
 use super::body::Body;
 use super::exec::{self, Verdict};
 use super::exit::{Exit, Failure, say};
@@ -21,6 +21,7 @@ use super::output::{Listing, Row};
 use super::session::Session;
 use super::signals::Stop;
 use crate::client::{Backoff, Client, Consumer, Delivery, Error, Fetch, Nack, Window};
+use crate::clock::Stopwatch;
 
 /// How long one fetch waits, and so how long Ctrl-C may have to wait for it.
 const FETCH_WAIT: Duration = Duration::from_secs(1);
@@ -30,7 +31,8 @@ const FETCH_WAIT: Duration = Duration::from_secs(1);
 #[command(after_long_help = "\
 Without --exec every message is printed and acked. With --exec the command (run by sh -c) gets the body on stdin \
 and settles by its exit code: 0 acks; 75 nacks as not-yet, which leads to the next delay tier; anything else nacks \
-as failed, which retries within the attempt. The lease is extended while the command runs. Its environment holds \
+as failed, which retries within the attempt. The lease is extended while the command runs. An ack or nack that the \
+broker cannot take, because it restarts, is repeated until the lease ends. The command's environment holds \
 DUEWHEEL_TOPIC, _ID, _KEY, _ATTEMPT, _MAX_ATTEMPTS, _DELIVERY, _REDELIVERED, _DUE_AT, _DELIVERED_AT, _ENDPOINT, and \
 DUEWHEEL_HEADER_NAME for each header.
 
@@ -47,7 +49,7 @@ pub(super) struct ConsumeArgs {
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
     /// End after this many messages are settled
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     max: Option<u64>,
     /// Messages handled at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -153,7 +155,7 @@ async fn worker(shared: Arc<Shared>) -> Result<(), Failure> {
                 }
             }
         };
-        settle(&shared, &delivery, verdict).await?;
+        settle(&shared, &delivery, &verdict).await?;
     }
 }
 
@@ -165,14 +167,18 @@ async fn print(shared: &Shared, delivery: &Delivery) -> Result<Verdict, Failure>
 }
 
 /// Settles by the verdict. A lease that was lost is somebody else's by now: it is told and not counted.
-async fn settle(shared: &Shared, delivery: &Delivery, verdict: Verdict) -> Result<(), Failure> {
-    let (counter, settled) = match verdict {
-        Verdict::Ack => (&shared.tally.acked, delivery.ack().await.map(drop)),
-        Verdict::NotYet => (&shared.tally.not_yet, delivery.nack(Nack::not_yet()).await.map(drop)),
-        Verdict::Failed(text) => (&shared.tally.failed, delivery.nack(Nack::failed().text(text)).await.map(drop)),
+async fn settle(shared: &Shared, delivery: &Delivery, verdict: &Verdict) -> Result<(), Failure> {
+    let settled = tokio::select! {
+        () = shared.stop.forced() => return Err(Failure::silent(Exit::Failed)),
+        settled = settle_within_lease(&shared.source, delivery, verdict) => settled,
     };
     match settled {
         Ok(()) => {
+            let counter = match verdict {
+                Verdict::Ack => &shared.tally.acked,
+                Verdict::NotYet => &shared.tally.not_yet,
+                Verdict::Failed(_) => &shared.tally.failed,
+            };
             counter.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
@@ -183,6 +189,30 @@ async fn settle(shared: &Shared, delivery: &Delivery, verdict: Verdict) -> Resul
             Ok(())
         }
         Err(error) => Err(Failure::call(format!("settle {}", delivery.id), &error)),
+    }
+}
+
+/// Settles again and again while the broker is away, starts or moves pages, until the lease must have ended. If an
+/// answer got lost, the repeat finds out what became of the lease.
+async fn settle_within_lease(source: &Source, delivery: &Delivery, verdict: &Verdict) -> Result<(), Error> {
+    let (begun, mut backoff) = (Stopwatch::start(), Backoff::default());
+    let mut is_told = false;
+    loop {
+        let settled = match verdict {
+            Verdict::Ack => delivery.ack().await.map(drop),
+            Verdict::NotYet => delivery.nack(Nack::not_yet()).await.map(drop),
+            Verdict::Failed(text) => delivery.nack(Nack::failed().text(text)).await.map(drop),
+        };
+        let Err(error) = settled else { return Ok(()) };
+        let left = delivery.lease().saturating_sub(begun.elapsed());
+        if left.is_zero() || is_lost(&error) || !source.may_repeat(&error) {
+            return Err(error);
+        }
+        if !is_told {
+            say(&format!("{}: {error}; it is settled again until its lease ends", delivery.id));
+            is_told = true;
+        }
+        tokio::time::sleep(backoff.next_wait().min(left)).await;
     }
 }
 
@@ -251,6 +281,12 @@ impl Source {
         }
     }
 
+    /// True if a settlement that ended like this may succeed within its lease. A stream repeats by itself what it did not
+    /// hear of; only what the broker has answered is for its user to repeat.
+    fn may_repeat(&self, error: &Error) -> bool {
+        error.is_temporary() && (matches!(self, Self::Fetch { .. }) || error.reason().is_some())
+    }
+
     /// A message that was taken did not get settled.
     fn give_back(&self) {
         if let Self::Fetch { left, .. } = self {
@@ -291,9 +327,9 @@ impl<'a> DeliveryView<'a> {
             max_attempts: delivery.max_attempts,
             delivery: delivery.delivery,
             redelivered: delivery.redelivered,
-            produced_at: instant_text(delivery.produced_at),
-            due_at: instant_text(delivery.due_at),
-            delivered_at: instant_text(delivery.delivered_at),
+            produced_at: delivery.produced_at.to_rfc3339(),
+            due_at: delivery.due_at.to_rfc3339(),
+            delivered_at: delivery.delivered_at.to_rfc3339(),
             headers: &delivery.headers,
             body: Body::new(&delivery.body),
         }

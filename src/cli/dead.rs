@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::args::at_least_one;
 use super::dead_export::{self, ExportArgs};
 use super::dead_filter::FilterArgs;
 use super::dead_job::{self, Deed, JobArgs};
@@ -75,7 +76,7 @@ pub(super) struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_one::<usize>)]
     limit: usize,
 }
 

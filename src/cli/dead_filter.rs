@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::args::instant;
+use super::args::{at_least_one, instant};
 use super::exit::{Exit, Failure};
 use crate::client::instant as to_wire;
 use crate::pb;
@@ -74,7 +74,7 @@ pub(super) struct Which {
     #[command(flatten)]
     filter: FilterArgs,
     /// At most this many, oldest first; not with --id
-    #[arg(long, value_name = "N", conflicts_with = "ids", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "ids", value_parser = at_least_one::<u64>)]
     limit: Option<u64>,
 }
 

@@ -8,7 +8,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::MissedTickBehavior;
 
-use super::args::instant_text;
 use super::exit::{Exit, Failure};
 use crate::client::Delivery;
 use crate::queue::limits::MAX_NACK_TEXT_BYTES;
@@ -67,8 +66,8 @@ fn environment(delivery: &Delivery, endpoint: &str) -> Vec<(String, String)> {
         ("MAX_ATTEMPTS".to_owned(), delivery.max_attempts.to_string()),
         ("DELIVERY".to_owned(), delivery.delivery.to_string()),
         ("REDELIVERED".to_owned(), delivery.redelivered.to_string()),
-        ("DUE_AT".to_owned(), instant_text(delivery.due_at)),
-        ("DELIVERED_AT".to_owned(), instant_text(delivery.delivered_at)),
+        ("DUE_AT".to_owned(), delivery.due_at.to_rfc3339()),
+        ("DELIVERED_AT".to_owned(), delivery.delivered_at.to_rfc3339()),
         ("ENDPOINT".to_owned(), endpoint.to_owned()),
     ];
     for (name, value) in &delivery.headers {

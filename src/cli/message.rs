@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::args::{duration_ms, instant, instant_text};
+use super::args::{duration_ms, instant};
 use super::exit::{Exit, Failure};
 use super::message_list::{self, ListArgs};
 use super::message_view::{MessageView, outcome_name};
@@ -196,7 +196,7 @@ async fn reschedule(session: &Session, client: &Client, args: &RescheduleArgs) -
         RescheduleAnswer::AlreadyDone { id, ended } => ("ALREADY_DONE", Some(id), None, Some(ended)),
         RescheduleAnswer::NotFound => ("NOT_FOUND", None, None, None),
     };
-    let view = AnswerView { status, id, due_at: due_at.map(instant_text), ended: ended.map(ended_name) };
+    let view = AnswerView { status, id, due_at: due_at.map(Timestamp::to_rfc3339), ended: ended.map(ended_name) };
     tell(session, exit_of_answer(status), view)
 }
 

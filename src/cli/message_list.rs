@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::args::instant;
+use super::args::{at_least_one, instant};
 use super::exit::Failure;
 use super::message_view::ListedView;
 use super::output::{Format, Listing, Row as _, print_rows, table};
@@ -30,7 +30,7 @@ pub(super) struct ListArgs {
     #[arg(long)]
     key: Option<String>,
     /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_one::<usize>)]
     limit: usize,
 }
 

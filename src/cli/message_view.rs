@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::args::instant_text;
 use super::body::Body;
 use super::output::{Row, Sheet};
 use crate::client::{tiers_text, timestamp};
 use crate::pb;
+use crate::queue::time::Timestamp;
 
 /// Everything known about a message. What does not apply is left out.
 #[derive(Serialize)]
@@ -228,7 +228,7 @@ fn short(name: &'static str, prefix: &str) -> &'static str {
 }
 
 fn at(at: Option<&prost_types::Timestamp>) -> Option<String> {
-    at.map(timestamp).map(instant_text)
+    at.map(timestamp).map(Timestamp::to_rfc3339)
 }
 
 fn filled(text: String) -> Option<String> {

@@ -51,7 +51,7 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::exit::{Exit, Failure, exit_codes};
 use self::session::Session;
@@ -139,9 +139,24 @@ enum ClientCommand {
     Health,
 }
 
+/// The command line: all commands, each with the options that mean something to it.
+fn command_line() -> clap::Command {
+    let refusing = |command: clap::Command, name, ids: &[&'static str]| {
+        command.mut_subcommand(name, |sub| sub.args(ids.iter().copied().map(session::refused)))
+    };
+    let command = ["check", "compact", "restore"]
+        .into_iter()
+        .fold(Cli::command(), |command, name| refusing(command, name, &["endpoint"]));
+    let command = ["serve", "completions", "man"]
+        .into_iter()
+        .fold(command, |command, name| refusing(command, name, &["endpoint", "format"]));
+    args::with_negative_values(command)
+}
+
 /// Parses the command line, runs the command and returns the exit code of the process.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command_line().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help that cannot be printed has no reader.
@@ -154,8 +169,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::check(cli.session.format, &args),
         Command::Compact(args) => check::compact(cli.session.format, &args),
         Command::Restore(args) => restore::run(cli.session.format, &args),
-        Command::Completions(args) => shell::completions(Cli::command(), &args),
-        Command::Man(args) => shell::man(Cli::command(), &args),
+        Command::Completions(args) => shell::completions(command_line(), &args),
+        Command::Man(args) => shell::man(command_line(), &args),
         Command::Client(command) => run_client(&cli.session, command),
     };
     match result {
@@ -202,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_commands_are_well_formed_and_each_help_has_examples() {
-        let mut cli = Cli::command();
+        let mut cli = command_line();
         cli.build();
         cli.clone().debug_assert();
         check(&cli, "duewheel");

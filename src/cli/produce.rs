@@ -7,13 +7,14 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::args::{duration_ms, header, instant, instant_text, schedule};
+use super::args::{duration_ms, header, instant, number_to, schedule};
 use super::exit::{Exit, Failure, say};
 use super::output::{Sheet, print_sheet};
 use super::produce_file;
 use super::session::Session;
 use crate::client::{Due, NewMessage, Produced};
 use crate::pb;
+use crate::queue::limits::MAX_ATTEMPTS;
 use crate::queue::schedule::RetrySchedule;
 use crate::queue::time::Timestamp;
 
@@ -70,7 +71,7 @@ pub(super) struct Defaults {
     #[arg(long, value_name = "DELAYS", value_parser = schedule)]
     pub(super) schedule: Option<RetrySchedule>,
     /// Retry cap instead of the topic's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_ATTEMPTS))]
     pub(super) max_attempts: Option<u32>,
     /// What to do when the key is taken [default: reject]
     #[arg(long, value_enum, value_name = "POLICY")]
@@ -174,7 +175,7 @@ struct ProducedView {
 
 impl From<Produced> for ProducedView {
     fn from(produced: Produced) -> Self {
-        Self { id: produced.id, due_at: instant_text(produced.due_at), existing: produced.existing }
+        Self { id: produced.id, due_at: produced.due_at.to_rfc3339(), existing: produced.existing }
     }
 }
 

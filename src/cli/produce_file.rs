@@ -214,7 +214,7 @@ impl Upload {
         self.progress.done();
         self.summary.produced += u64::from(!produced.existing);
         self.summary.existing += u64::from(produced.existing);
-        let due_at = Some(args::instant_text(produced.due_at));
+        let due_at = Some(produced.due_at.to_rfc3339());
         self.row(&LineView { line, id: Some(produced.id), due_at, existing: produced.existing, error: None })
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::args::instant_text;
+use super::args::default_data_dir;
 use super::backup::BackupView;
 use super::exit::{Exit, Failure, say};
 use super::output::{Format, print_sheet};
@@ -28,8 +28,8 @@ Examples:
 pub(super) struct RestoreArgs {
     /// Backup file
     file: PathBuf,
-    /// Directory to make
-    #[arg(long, value_name = "DIR", env = "DUEWHEEL_DATA_DIR", default_value = "duewheel-data")]
+    #[arg(long, value_name = "DIR", hide_default_value = true, default_value = default_data_dir(),
+        help = "Directory to make [env: DUEWHEEL_DATA_DIR] [default: duewheel-data]")]
     data_dir: PathBuf,
     /// Only read the whole backup, check it, and print what it holds
     #[arg(long)]
@@ -108,7 +108,7 @@ fn view(contents: &BackupContents) -> BackupView {
         text
     });
     BackupView {
-        taken_at: instant_text(header.taken_at),
+        taken_at: header.taken_at.to_rfc3339(),
         store,
         epoch: header.epoch,
         topics: counts.topics,

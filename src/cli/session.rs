@@ -1,19 +1,38 @@
 //! What every client command shares: where the broker is, and how to print.
 
-use clap::Args;
+use clap::{Arg, Args};
 
+use super::args::variable_or;
 use super::exit::{Exit, Failure, exit_of};
 use super::output::Format;
 use crate::client::{Client, DEFAULT_ENDPOINT, Options};
 
+/// Names the broker to commands that do not.
+const ENDPOINT_VARIABLE: &str = "DUEWHEEL_ENDPOINT";
+
+/// The heading of these options in the help of each command.
+const EVERYWHERE: &str = "Everywhere";
+
+/// Options that a command refuses, since it asks no broker, or prints nothing but text.
+pub(super) fn refused(id: &'static str) -> Arg {
+    let (arg, problem) = match id {
+        "endpoint" => (Arg::new(id), "this command asks no broker"),
+        "format" => (Arg::new(id).short('o').long("output"), "this command prints text only"),
+        _ => unreachable!("'{id}' is not an option of every command"),
+    };
+    let arg = if arg.get_long().is_none() { arg.long(id) } else { arg };
+    arg.hide(true).value_parser(move |_: &str| Err::<String, _>(problem))
+}
+
 /// Options of every client command.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Session {
-    /// URL of the broker
-    #[arg(long, global = true, value_name = "URL", env = "DUEWHEEL_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "URL", hide_default_value = true,
+        default_value = variable_or(ENDPOINT_VARIABLE, DEFAULT_ENDPOINT),
+        help = format!("URL of the broker [env: {ENDPOINT_VARIABLE}] [default: {DEFAULT_ENDPOINT}]"))]
     pub(super) endpoint: String,
     /// How to print data on stdout
-    #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT", default_value = "table")]
+    #[arg(short = 'o', long = "output", global = true, help_heading = EVERYWHERE, value_enum, value_name = "FORMAT", default_value = "table")]
     pub(super) format: Format,
 }
 

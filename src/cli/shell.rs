@@ -70,10 +70,10 @@ fn write_pages(mut cli: Command, directory: &Path) -> std::io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, ValueEnum as _};
+    use clap::ValueEnum as _;
 
     use super::*;
-    use crate::cli::Cli;
+    use crate::cli::command_line;
 
     /// The commands below `command`, each by all its names, as `duewheel topic create`.
     fn names(command: &Command, path: &str) -> Vec<String> {
@@ -88,8 +88,8 @@ mod tests {
     fn every_command_has_a_man_page_with_its_examples() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let place = directory.path().join("share/man1");
-        let written = write_pages(Cli::command(), &place).expect("a writable directory");
-        let commands = names(&Cli::command(), "duewheel");
+        let written = write_pages(command_line(), &place).expect("a writable directory");
+        let commands = names(&command_line(), "duewheel");
         assert_eq!(written, commands.len());
         assert!(commands.contains(&"duewheel topic create".to_owned()), "{commands:?}");
         for command in commands {
@@ -103,9 +103,9 @@ mod tests {
     fn every_shell_completes_every_command_and_every_setting() {
         for &shell in Shell::value_variants() {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "duewheel", &mut script);
+            clap_complete::generate(shell, &mut command_line(), "duewheel", &mut script);
             let script = String::from_utf8(script).expect("text");
-            for command in names(&Cli::command(), "duewheel") {
+            for command in names(&command_line(), "duewheel") {
                 let name = command.split(' ').next_back().expect("a name");
                 assert!(script.contains(name), "{shell} does not know {command}");
             }

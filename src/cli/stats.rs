@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{duration_ms, instant_text};
+use super::args::duration_ms;
 use super::exit::{Exit, Failure};
 use super::output::{Format, Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
@@ -15,6 +15,7 @@ use super::timeline::{self, SpanView};
 use crate::client::{Client, span_ms, timestamp};
 use crate::pb;
 use crate::queue::schedule::format_duration;
+use crate::queue::time::Timestamp;
 
 /// Arguments of `stats`.
 #[derive(Debug, Args)]
@@ -172,7 +173,7 @@ impl TopicStatsView {
             purged: stats.purged,
             quarantined: stats.quarantined,
             deliveries: stats.deliveries,
-            oldest_ready_due_at: stats.oldest_ready_due_at.as_ref().map(timestamp).map(instant_text),
+            oldest_ready_due_at: stats.oldest_ready_due_at.as_ref().map(timestamp).map(Timestamp::to_rfc3339),
             lateness_count: lateness.count,
             lateness_p50_ms: ms(lateness.p50),
             lateness_p99_ms: ms(lateness.p99),
@@ -268,7 +269,7 @@ struct BrokerView {
 
 impl BrokerView {
     fn new(broker: pb::BrokerStats) -> Self {
-        let at = |at: Option<&prost_types::Timestamp>| at.map(timestamp).map(instant_text);
+        let at = |at: Option<&prost_types::Timestamp>| at.map(timestamp).map(Timestamp::to_rfc3339);
         let offset = broker.clock_offset.unwrap_or_default();
         Self {
             version: broker.version,

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::args::instant_text;
 use super::output::table;
 use crate::client::timestamp;
 use crate::pb;
+use crate::queue::time::Timestamp;
 
 /// A span of time and how many messages fall due in it.
 #[derive(Serialize)]
@@ -18,7 +18,7 @@ pub(super) struct SpanView {
 
 impl SpanView {
     pub(super) fn new(span: &pb::DueSpan) -> Self {
-        let text = |at: Option<&prost_types::Timestamp>| at.map(timestamp).map(instant_text);
+        let text = |at: Option<&prost_types::Timestamp>| at.map(timestamp).map(Timestamp::to_rfc3339);
         Self { from: text(span.from.as_ref()).unwrap_or_default(), until: text(span.until.as_ref()), count: span.count }
     }
 }

@@ -3,14 +3,16 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::args::{Cap, Rate, duration_ms, instant_text, number_or_none, rate_or_none, schedule};
+use super::args::{Cap, Rate, duration_ms, number_or_none, number_to, rate_or_none, schedule};
 use super::exit::{Exit, Failure};
 use super::output::{Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
 use super::topic_delete::{self, DeleteArgs};
 use crate::client::{span, span_ms, tiers, tiers_text, timestamp};
 use crate::pb;
+use crate::queue::limits::{MAX_ATTEMPTS, MAX_DEDUP_CAPACITY, MAX_DELIVERIES, MAX_HISTORY_COUNT, MAX_RETURNS};
 use crate::queue::schedule::{RetrySchedule, format_duration};
+use crate::queue::time::Timestamp;
 
 /// The commands about topics.
 #[derive(Debug, Subcommand)]
@@ -30,6 +32,8 @@ Examples:
     Show(Name),
     /// Change settings; they apply from each message's next transition on
     #[command(after_long_help = "\
+What is not given stays as it is; the defaults are those of a new topic.
+
 Examples:
   duewheel topic update dropped-orders --schedule 1s,5s,30s,5x2m
   duewheel topic update dropped-orders --rate none --concurrency 100")]
@@ -44,7 +48,7 @@ Examples:
     #[command(after_long_help = "\
 Asks first, or takes --yes. A topic with messages is refused unless --purge is given; then all of them are deleted with it, \
 for good. When the command says so, the topic is gone and one of the same name can be created. The broker then gives back \
-the disk space, which may take a while: Ctrl-C ends the watching, not the work.
+the disk space, which may take a while: Ctrl-C, or ten seconds without progress, end the watching, not the work.
 
 Examples:
   duewheel topic delete old-orders
@@ -76,13 +80,13 @@ struct Settings {
     #[arg(long, value_name = "DELAYS", value_parser = schedule)]
     schedule: Option<RetrySchedule>,
     /// The retry cap; 0: as many attempts as the schedule has waits [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_ATTEMPTS))]
     max_attempts: Option<u32>,
     /// Delays of failed deliveries within one attempt; empty: a failure spends the attempt [default: 3x1s]
     #[arg(long, value_name = "DELAYS", value_parser = schedule)]
     error_schedule: Option<RetrySchedule>,
     /// The cap on all leases of a message [default: 1000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_DELIVERIES))]
     max_deliveries: Option<u32>,
     /// Lease time, 100ms to 12h [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = duration_ms)]
@@ -91,7 +95,7 @@ struct Settings {
     #[arg(long, value_name = "SPAN", value_parser = duration_ms)]
     min_redelivery_gap: Option<u64>,
     /// Consecutive returned leases that spend the attempt [default: 5]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_RETURNS))]
     max_returns: Option<u32>,
     /// Cap on deliveries, evenly paced, such as 20/s or 1/3s, or none [default: none]
     #[arg(long, value_name = "RATE", value_parser = rate_or_none)]
@@ -100,19 +104,19 @@ struct Settings {
     #[arg(long, value_name = "N", value_parser = number_or_none)]
     concurrency: Option<Cap<u32>>,
     /// Percent of a delay tier that may be added to it [default: 0]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = number_to(100))]
     jitter: Option<u32>,
     /// How long a dedup id is remembered [default: 1h]
     #[arg(long, value_name = "SPAN", value_parser = duration_ms)]
     dedup_window: Option<u64>,
     /// How many dedup ids are remembered at once [default: 1000000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_DEDUP_CAPACITY))]
     dedup_capacity: Option<u32>,
     /// Whether a dead letter gives its key free [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     dead_releases_key: Option<bool>,
     /// How many ended messages the history remembers [default: 100000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_to(MAX_HISTORY_COUNT))]
     history_count: Option<u32>,
     /// How long the history remembers an ended message [default: 1d]
     #[arg(long, value_name = "SPAN", value_parser = duration_ms)]
@@ -228,7 +232,7 @@ impl TopicView {
         Self {
             name: topic.name,
             paused: topic.paused,
-            created_at: topic.created_at.as_ref().map(timestamp).map(instant_text),
+            created_at: topic.created_at.as_ref().map(timestamp).map(Timestamp::to_rfc3339),
             schedule: tiers(settings.schedule.as_ref()),
             max_attempts: Some(settings.max_attempts).filter(|&n| n > 0),
             error_schedule: tiers(settings.error_schedule.as_ref()),

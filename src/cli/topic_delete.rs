@@ -1,5 +1,7 @@
 //! `duewheel topic delete`: asks, deletes, and watches the disk space being given back.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -10,7 +12,11 @@ use super::progress::Progress;
 use super::session::Session;
 use super::signals::Stop;
 use crate::client::{Answers, Client, Error};
+use crate::clock::Stopwatch;
 use crate::pb::{DeleteTopicResponse, TopicStats};
+
+/// After this long without progress nobody watches any more: a backup holds the pages, or the disk is busy.
+const STALLED: Duration = Duration::from_secs(10);
 
 /// Arguments of `topic delete`.
 #[derive(Debug, Args)]
@@ -43,8 +49,12 @@ pub(super) async fn run(session: &Session, client: &Client, args: &DeleteArgs) -
     print_sheet(session.format, &DeletedView { topic: name.clone(), messages: first.messages })?;
     // The rest is only to be watched.
     let stop = Stop::listen().map_err(|error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}")))?;
-    if !first.reclaimed && !watch(&stop, &mut answers, first).await {
-        say("the topic is deleted; the broker goes on giving back its disk space");
+    if !first.reclaimed
+        && let Some(pages) = watch(&stop, &mut answers, first).await
+    {
+        say(&format!(
+            "topic '{name}' is deleted; the broker goes on giving back its disk space, {pages} pages when last seen"
+        ));
     }
     Ok(())
 }
@@ -64,26 +74,34 @@ fn question(name: &str, stats: &TopicStats) -> String {
     }
 }
 
-/// Watches until nothing of the topic is left; false if that was not to be seen.
-async fn watch(stop: &Stop, answers: &mut Answers<DeleteTopicResponse>, first: DeleteTopicResponse) -> bool {
-    let mut most = first.pages_left;
+/// Watches until nothing of the topic is left, or the pages that were left when last seen, if that was not to be seen.
+async fn watch(stop: &Stop, answers: &mut Answers<DeleteTopicResponse>, first: DeleteTopicResponse) -> Option<u64> {
+    let (mut most, mut left) = (first.pages_left, first.pages_left);
+    let mut since_progress = Stopwatch::start();
     let mut progress = Progress::new("pages given back", None);
-    let is_done = loop {
+    let unseen = loop {
         let answer = tokio::select! {
             biased;
-            () = stop.requested() => break false,
+            () = stop.requested() => break Some(left),
             answer = answers.next() => answer,
         };
         // The topic is gone whatever happens to the call.
-        let Ok(Some(answer)) = answer else { break false };
-        most = most.max(answer.pages_left);
-        progress.to(most - answer.pages_left, most - answer.pages_left);
+        let Ok(Some(answer)) = answer else { break Some(left) };
+        if answer.pages_left != left {
+            since_progress = Stopwatch::start();
+        }
+        left = answer.pages_left;
+        most = most.max(left);
+        progress.to(most - left, most - left);
         if answer.reclaimed {
-            break true;
+            break None;
+        }
+        if since_progress.elapsed() >= STALLED {
+            break Some(left);
         }
     };
     progress.finish();
-    is_done
+    unseen
 }
 
 #[derive(Serialize)]

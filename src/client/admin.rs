@@ -94,14 +94,22 @@ impl Client {
         topic(self.admin().resume_topic(request).await?.into_inner().topic)
     }
 
-    /// Counts and lateness of one topic, or of all when `topic` is `None`, and the state of the broker.
+    /// Counts and lateness of one topic, or of all by name when `topic` is `None`, and the state of the broker. A
+    /// thousand topics are asked for at a time.
     ///
     /// # Errors
     /// `TOPIC_NOT_FOUND`, or a call that broke.
     pub async fn stats(&self, topic: Option<&str>) -> Result<pb::GetStatsResponse, Error> {
-        let topic = topic.unwrap_or_default().to_owned();
-        let request = self.request(pb::GetStatsRequest { topic, ..Default::default() });
-        Ok(self.admin().get_stats(request).await?.into_inner())
+        let mut request = pb::GetStatsRequest { topic: topic.unwrap_or_default().to_owned(), ..Default::default() };
+        let mut topics = Vec::new();
+        loop {
+            let mut page = self.admin().get_stats(self.request(request.clone())).await?.into_inner();
+            topics.append(&mut page.topics);
+            request.page_token = std::mem::take(&mut page.next_page_token);
+            if request.page_token.is_empty() {
+                return Ok(pb::GetStatsResponse { topics, ..page });
+            }
+        }
     }
 
     /// As [`Client::stats`] of one topic, with the number of messages that fall due in each of the next minutes, hours
@@ -110,7 +118,8 @@ impl Client {
     /// # Errors
     /// `TOPIC_NOT_FOUND`, or a call that broke.
     pub async fn stats_with_timeline(&self, topic: &str) -> Result<pb::GetStatsResponse, Error> {
-        let request = self.request(pb::GetStatsRequest { topic: topic.to_owned(), timeline: true });
+        let request =
+            self.request(pb::GetStatsRequest { topic: topic.to_owned(), timeline: true, ..Default::default() });
         Ok(self.admin().get_stats(request).await?.into_inner())
     }
 

@@ -186,6 +186,13 @@ impl From<Status> for Error {
         {
             return Self::unreachable(cause);
         }
+        if let Some(cause) = status.source()
+            && causes(cause).any(<dyn StdError>::is::<tonic::TimeoutExpired>)
+        {
+            // The library calls it cancelled.
+            let text = "the broker did not answer within the time that the call was given";
+            return Self::plain(Code::DeadlineExceeded, text).with_outcome(Outcome::Unknown);
+        }
         let message = match status.source() {
             Some(cause) if status.message().is_empty() || status.message() == "transport error" => chain(cause),
             _ => status.message().to_owned(),

@@ -20,7 +20,7 @@ use super::reserve;
 use super::sight::{Sight, StatsSeen, unreadable};
 use super::signals::{Signals, Status};
 use super::start::EngineSettings;
-use super::stats::{BrokerView, Stats};
+use super::stats::{BrokerView, Stats, StatsOf};
 use super::throttle::{Throttle, is_produce};
 use crate::clock::{AdoptError, Adoption, Clock};
 use crate::queue::change::TopicRecord;
@@ -260,7 +260,20 @@ impl EngineHandle {
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn stats(&self, topic: Option<TopicName>) -> Result<Result<Stats, FindRejection>, EngineError> {
-        self.count(topic, false).await
+        let of = topic.map_or(StatsOf::Topics(None, usize::MAX), StatsOf::Topic);
+        self.count(of, false).await
+    }
+
+    /// As [`EngineHandle::stats`] of at most `limit` topics by name, from the one after `after` on.
+    ///
+    /// # Errors
+    /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
+    pub async fn stats_after(
+        &self,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> Result<Result<Stats, FindRejection>, EngineError> {
+        self.count(StatsOf::Topics(after, limit), false).await
     }
 
     /// As [`EngineHandle::stats`] of one topic, with its timeline. The first one of a topic with very much on disk may
@@ -269,18 +282,14 @@ impl EngineHandle {
     /// # Errors
     /// [`EngineError::Draining`] or [`EngineError::OutcomeUnknown`].
     pub async fn stats_with_timeline(&self, topic: TopicName) -> Result<Result<Stats, FindRejection>, EngineError> {
-        self.count(Some(topic), true).await
+        self.count(StatsOf::Topic(topic), true).await
     }
 
-    async fn count(
-        &self,
-        topic: Option<TopicName>,
-        with_timeline: bool,
-    ) -> Result<Result<Stats, FindRejection>, EngineError> {
+    async fn count(&self, of: StatsOf, with_timeline: bool) -> Result<Result<Stats, FindRejection>, EngineError> {
         let mut in_pages = None;
         for _ in 0..MAX_LOOKS {
-            let (name, counted) = (topic.clone(), in_pages.take());
-            let seen = self.ask(move |sight| sight.stats(name.as_ref(), with_timeline, counted.as_ref())).await?;
+            let (of, counted) = (of.clone(), in_pages.take());
+            let seen = self.ask(move |sight| sight.stats(&of, with_timeline, counted.as_ref())).await?;
             let question = match seen {
                 Ok(StatsSeen::Whole(stats)) => return Ok(Ok(*stats)),
                 Ok(StatsSeen::Needs(question)) => question,

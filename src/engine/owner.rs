@@ -224,18 +224,18 @@ impl<Done> Owner<Done> {
 
     /// Deletes a topic; whoever waits for its messages hears of it when that is durable.
     fn delete_topic(&mut self, name: &TopicName, purge: bool, turn: &mut Turn) -> Result<Reply, Rejection> {
-        let command = Command::DeleteTopic { name: name.clone(), purge };
-        let reply = self.queue.apply(turn.now, command, None, &mut turn.effects)?;
-        if let Reply::TopicDeleted(deleted) = reply {
-            let (releases, consumers) = self.service.topic_deleted(deleted.id, name);
-            turn.releases.extend(releases);
-            for consumer in consumers {
-                let returned = self.queue.apply(turn.now, Command::ReturnAll(consumer), None, &mut turn.effects);
-                returned.expect("returning all leases of a stream is never refused");
-            }
-            self.tally.forget(deleted.id);
+        // What has ended is in pages too, and without a fold of its own an idle broker would keep it there.
+        let record = self.queue.topic(name);
+        let pages_hold_some = record.is_some_and(|record| self.pages.borrow().pages_of(record.id) > 0);
+        let deleted = self.queue.delete_topic(name, purge, pages_hold_some, &mut turn.effects)?;
+        let (releases, consumers) = self.service.topic_deleted(deleted.id, name);
+        turn.releases.extend(releases);
+        for consumer in consumers {
+            let returned = self.queue.apply(turn.now, Command::ReturnAll(consumer), None, &mut turn.effects);
+            returned.expect("returning all leases of a stream is never refused");
         }
-        Ok(reply)
+        self.tally.forget(deleted.id);
+        Ok(Reply::TopicDeleted(deleted))
     }
 
     /// A fold is in pages: what is far may leave memory.

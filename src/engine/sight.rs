@@ -10,7 +10,7 @@ use super::pages::Reads;
 use super::reclaim::Reclaiming;
 use super::service::Service;
 use super::signals::Signals;
-use super::stats::{BrokerStats, Stats, Tally, TopicStats};
+use super::stats::{BrokerStats, Stats, StatsOf, Tally, TopicStats};
 use crate::clock::Clock;
 use crate::queue::Queue;
 use crate::queue::change::TopicRecord;
@@ -52,18 +52,18 @@ impl Sight<'_> {
         Ok(view.map(|view| Seen { view, consumers: streams + fetches, now: self.now }))
     }
 
-    /// Counts and lateness of one topic or of all; or what is to be counted in the pages first.
+    /// Counts and lateness of one topic or of several; or what is to be counted in the pages first.
     pub(super) fn stats(
         &self,
-        topic: Option<&TopicName>,
+        of: &StatsOf,
         with_timeline: bool,
         in_pages: Option<&DueInPages>,
     ) -> Result<StatsSeen, FindRejection> {
-        let topics: Vec<&TopicRecord> = match topic {
-            Some(name) => {
+        let topics: Vec<&TopicRecord> = match of {
+            StatsOf::Topic(name) => {
                 vec![self.queue.topic(name).ok_or_else(|| FindRejection::TopicNotFound(name.clone()))?]
             }
-            None => self.queue.topics(None).collect(),
+            StatsOf::Topics(after, limit) => self.queue.topics(after.as_ref()).take(*limit).collect(),
         };
         let in_pages = in_pages.filter(|counted| counted.is_valid(self.pages.borrow().run()));
         if in_pages.is_none()

@@ -12,7 +12,17 @@ use crate::queue::command::Delivery;
 use crate::queue::limits::Limits;
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
+use crate::queue::values::TopicName;
 use crate::queue::view::TopicCounts;
+
+/// Whose numbers are asked for.
+#[derive(Clone, Debug)]
+pub(super) enum StatsOf {
+    /// Those of one topic.
+    Topic(TopicName),
+    /// Those of so many topics at most, by name, from the one after this on.
+    Topics(Option<TopicName>, usize),
+}
 
 /// A look at the broker's numbers.
 #[derive(Clone, Debug)]

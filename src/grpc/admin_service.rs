@@ -9,8 +9,8 @@ use super::dead_job::Job;
 use super::errors::Fault;
 use super::queue_service::apply;
 use super::{
-    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, time, to_wire,
-    topic_settings,
+    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, stats, time,
+    to_wire, topic_settings,
 };
 use crate::engine::EngineHandle;
 use crate::pb;
@@ -111,18 +111,20 @@ impl AdminService for Admin {
 
     async fn get_stats(&self, request: Request<pb::GetStatsRequest>) -> Result<Response<pb::GetStatsResponse>, Status> {
         let engine = self.broker.engine()?;
-        let pb::GetStatsRequest { topic: name, timeline } = request.get_ref();
-        let topic = if name.is_empty() { None } else { Some(from_wire::topic("topic", name)?) };
-        let stats = match topic {
-            Some(topic) if *timeline => engine.stats_with_timeline(topic).await,
-            None if *timeline => {
+        let pb::GetStatsRequest { topic: name, timeline, page_size, page_token } = request.get_ref();
+        if name.is_empty() {
+            if *timeline {
                 return Err(Fault::invalid("timeline", "needs a topic; name one in 'topic'").into());
             }
-            topic => engine.stats(topic).await,
-        };
+            return Ok(Response::new(stats::page(engine, *page_size, page_token).await?));
+        }
+        let topic = from_wire::topic("topic", name)?;
+        if !page_token.is_empty() {
+            return Err(Fault::invalid("page_token", "is of no use with a topic: one topic has no pages").into());
+        }
+        let stats = if *timeline { engine.stats_with_timeline(topic).await } else { engine.stats(Some(topic)).await };
         let stats = stats.map_err(Fault::from)?.map_err(Fault::from)?;
-        let topics = stats.topics.iter().map(to_wire::topic_stats).collect();
-        Ok(Response::new(pb::GetStatsResponse { topics, broker: Some(to_wire::broker_stats(&stats.broker)) }))
+        Ok(Response::new(to_wire::stats(&stats, String::new())))
     }
 
     async fn list_dead_letters(

@@ -16,6 +16,7 @@ use crate::engine::{BackupError, EngineError};
 use crate::queue::change::Outcome;
 use crate::queue::command::{FindRejection, ProduceRejection, Rejection, SettleRejection, TopicRejection};
 use crate::queue::message::MessageId;
+use crate::queue::schedule::format_duration;
 use crate::queue::values::{Invalid, TopicName};
 
 /// The `domain` of every `google.rpc.ErrorInfo`.
@@ -75,6 +76,8 @@ pub mod reason {
     pub const BACKUP_RUNNING: &str = "BACKUP_RUNNING";
     /// The backup was read so slowly that it had to be given up; what was read of it is of no use. `ABORTED`.
     pub const BACKUP_OVERTAKEN: &str = "BACKUP_OVERTAKEN";
+    /// The call was given a deadline, or took longer than any call may; it may or may not be done. `DEADLINE_EXCEEDED`.
+    pub const DEADLINE_PASSED: &str = "DEADLINE_PASSED";
     /// As many consume streams are open as may be; metadata `limit`. `RESOURCE_EXHAUSTED`.
     pub const TOO_MANY_STREAMS: &str = "TOO_MANY_STREAMS";
 }
@@ -145,6 +148,15 @@ impl Fault {
     pub(crate) fn recovering() -> Self {
         Self::new(Code::Unavailable, reason::RECOVERING, "the broker is starting and reads its store; try again")
             .retry_after(RETRY_SOON)
+    }
+
+    /// The call was not answered within the time that it was given.
+    pub(crate) fn deadline_passed(given: Duration) -> Self {
+        let given = format_duration(u64::try_from(given.as_millis()).unwrap_or(u64::MAX));
+        let text = format!("no answer within {given}, the time that the call was given; it may or may not be done");
+        let mut fault = Self::new(Code::DeadlineExceeded, reason::DEADLINE_PASSED, text);
+        fault.0.outcome = "unknown";
+        fault
     }
 
     /// The field of this fault, if any, lies under `path`; a field without a name is `path` itself.

@@ -22,6 +22,7 @@ mod consume;
 mod dead_export;
 mod dead_job;
 mod dead_letters;
+mod deadline;
 mod delete_topic;
 pub mod errors;
 mod from_wire;
@@ -30,6 +31,7 @@ mod page_token;
 mod pipeline;
 mod produce;
 mod queue_service;
+mod stats;
 mod time;
 mod to_wire;
 mod topic_settings;
@@ -37,6 +39,7 @@ mod why;
 
 pub use admin_service::Admin;
 pub use broker::Broker;
+pub use deadline::Deadlines;
 pub use queue_service::Queue;
 
 /// Largest request that is decoded, bytes: room for 16 MiB of messages in one request. Larger ones end with

@@ -12,7 +12,12 @@ const DEFAULT_PAGE_SIZE: u32 = 100;
 
 /// The number of items of a page.
 pub(super) fn page_size(requested: u32) -> Result<usize, Fault> {
-    let size = if requested == 0 { DEFAULT_PAGE_SIZE } else { requested };
+    page_size_or(DEFAULT_PAGE_SIZE, requested)
+}
+
+/// The number of items of a page; 0 asks for `default`.
+pub(super) fn page_size_or(default: u32, requested: u32) -> Result<usize, Fault> {
+    let size = if requested == 0 { default } else { requested };
     if size > MAX_PAGE_SIZE {
         return Err(Fault::invalid("page_size", format!("{size}; must be 1 to {MAX_PAGE_SIZE}")));
     }
@@ -26,10 +31,24 @@ pub(super) fn topics_after(last: &TopicName) -> String {
 
 /// The topic after which the page starts; `None`: at the first.
 pub(super) fn parse_topics(token: &str) -> Result<Option<TopicName>, Fault> {
+    parse_topic(token, TOPICS)
+}
+
+/// The token of the page of statistics after those of `last`.
+pub(super) fn stats_after(last: &TopicName) -> String {
+    encode(STATS, &[], last.as_str().as_bytes())
+}
+
+/// The topic after which the page of statistics starts; `None`: at the first.
+pub(super) fn parse_stats(token: &str) -> Result<Option<TopicName>, Fault> {
+    parse_topic(token, STATS)
+}
+
+fn parse_topic(token: &str, listing: u8) -> Result<Option<TopicName>, Fault> {
     if token.is_empty() {
         return Ok(None);
     }
-    let bytes = decode(token, TOPICS).ok_or_else(foreign)?;
+    let bytes = decode(token, listing).ok_or_else(foreign)?;
     let name = std::str::from_utf8(&bytes).ok().and_then(|name| TopicName::parse(name).ok());
     name.map(Some).ok_or_else(foreign)
 }
@@ -82,6 +101,7 @@ pub(super) fn parse_messages(token: &str, query: &[u8]) -> Result<Option<(Timest
 const TOPICS: u8 = b't';
 const MESSAGES: u8 = b'm';
 const DEAD_LETTERS: u8 = b'd';
+const STATS: u8 = b's';
 
 fn foreign() -> Fault {
     Fault::invalid("page_token", "is not a next_page_token of this listing")

@@ -28,9 +28,12 @@ pub(super) fn span_within(path: &str, span: Duration, min: u64, max: u64) -> Res
 /// Milliseconds of a span at `path`, whatever its length.
 pub(super) fn span_ms(path: &str, span: Duration) -> Result<u64, Fault> {
     let Duration { seconds, nanos } = span;
-    let well_formed = nanos.unsigned_abs() < NANOS_PER_SECOND
-        && seconds.unsigned_abs() <= MAX_DURATION_SECONDS
-        && !(seconds > 0 && nanos < 0 || seconds < 0 && nanos > 0);
+    if seconds.unsigned_abs() > MAX_DURATION_SECONDS {
+        let problem = format!("{seconds} seconds; a google.protobuf.Duration is at most 10,000 years");
+        return Err(Fault::invalid(path, problem));
+    }
+    let well_formed =
+        nanos.unsigned_abs() < NANOS_PER_SECOND && !(seconds > 0 && nanos < 0 || seconds < 0 && nanos > 0);
     if !well_formed {
         let problem = format!("{seconds} seconds and {nanos} nanos are not a valid google.protobuf.Duration");
         return Err(Fault::invalid(path, problem));
@@ -46,7 +49,10 @@ pub(super) fn instant(path: &str, at: WireTimestamp) -> Result<Timestamp, Fault>
     let WireTimestamp { seconds, nanos } = at;
     let nanos = u64::try_from(nanos).ok().filter(|&nanos| nanos < NANOS_PER_SECOND.into());
     let Some(nanos) = nanos.filter(|_| TIMESTAMP_SECONDS.contains(&seconds)) else {
-        let problem = format!("{seconds} seconds and {} nanos are not a valid google.protobuf.Timestamp", at.nanos);
+        let problem = format!(
+            "{seconds} seconds and {} nanos are not a google.protobuf.Timestamp of the years 1 to 9999",
+            at.nanos
+        );
         return Err(Fault::invalid(path, problem));
     };
     let ms = u64::try_from(seconds).map_or(0, |seconds| seconds * 1_000 + nanos.div_ceil(NANOS_PER_MS));

@@ -9,7 +9,7 @@ use super::dead_job::{Fate, Tally};
 use super::time::{signed_span_to_wire, span_to_wire, to_wire};
 use super::topic_settings;
 use super::why::why;
-use crate::engine::{BrokerStats, DueSpan, Seen, TopicStats};
+use crate::engine::{BrokerStats, DueSpan, Seen, Stats, TopicStats};
 use crate::pb;
 use crate::queue::change::{Finished, Outcome, TopicRecord};
 use crate::queue::command::{CancelReply, Delivery, Ending, Nacked, Produced, Reply, RescheduleReply};
@@ -294,8 +294,14 @@ pub(super) fn topic(record: &TopicRecord) -> pb::Topic {
     }
 }
 
+/// A page of statistics, and the token of the next one.
+pub(super) fn stats(stats: &Stats, next_page_token: String) -> pb::GetStatsResponse {
+    let topics = stats.topics.iter().map(topic_stats).collect();
+    pb::GetStatsResponse { topics, broker: Some(broker_stats(&stats.broker)), next_page_token }
+}
+
 /// Counts and lateness of a topic.
-pub(super) fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
+fn topic_stats(stats: &TopicStats) -> pb::TopicStats {
     let TopicStats { counts, timeline, deliveries, lateness, consumers, waiting_fetches } = stats;
     let totals = &counts.totals;
     pb::TopicStats {
@@ -331,7 +337,7 @@ fn due_span(span: &DueSpan) -> pb::DueSpan {
 }
 
 /// The state of the broker.
-pub(super) fn broker_stats(stats: &BrokerStats) -> pb::BrokerStats {
+fn broker_stats(stats: &BrokerStats) -> pb::BrokerStats {
     pb::BrokerStats {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         epoch: stats.epoch,

@@ -18,7 +18,7 @@ pub(super) fn why(seen: &Seen) -> String {
                 Outcome::Replaced => "It was replaced by a later message with its key",
                 Outcome::Purged => "It was purged from the dead letters",
             };
-            format!("{ending} at {}.", instant(finished.at))
+            format!("{ending} at {}.", finished.at.to_rfc3339())
         }
     }
 }
@@ -27,7 +27,7 @@ fn live(view: &LiveView, consumers: usize, now: Timestamp) -> String {
     let progress = &view.message.progress;
     match &view.state {
         StateView::Scheduled => {
-            let (wait, at) = (format_duration(progress.due_at.since(now)), instant(progress.due_at));
+            let (wait, at) = (format_duration(progress.due_at.since(now)), progress.due_at.to_rfc3339());
             format!("It is due in {wait}, at {at}: {}.", waits_for(&view.message))
         }
         StateView::Ready { hindrance: Some(hindrance), .. } => match hindrance {
@@ -103,15 +103,7 @@ fn dead(view: &LiveView) -> String {
         }
         DeadReason::Consumer => "a consumer gave up".to_owned(),
     };
-    format!("It is dead since {}: {reason}. It waits for reconciliation or a redrive.", instant(at))
-}
-
-fn instant(at: Timestamp) -> String {
-    let ms = i64::try_from(at.as_millis()).ok();
-    match ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
-        Some(at) => at.to_string(),
-        None => format!("{at} ms after 1970"),
-    }
+    format!("It is dead since {}: {reason}. It waits for reconciliation or a redrive.", at.to_rfc3339())
 }
 
 #[cfg(test)]
@@ -156,7 +148,7 @@ mod tests {
         let consumer = ConsumerName::parse("pay-1").expect("a name");
         let leased = StateView::Leased { consumer, delivered_at: due_at.minus(6_000), deadline: due_at.plus(20_000) };
         let cases = [
-            (StateView::Scheduled, 1, "It is due in 5s, at 2027-01-15T08:00:00Z: it has not been delivered yet."),
+            (StateView::Scheduled, 1, "It is due in 5s, at 2027-01-15T08:00:00.000Z: it has not been delivered yet."),
             (ready(Some(Hindrance::Paused), None), 1, "It is ready, but its topic is paused."),
             (ready(None, Some(0)), 0, "It is ready, but no consumer of its topic is connected."),
             (

@@ -11,10 +11,16 @@ use super::state::{Effects, Queue};
 use super::values::TopicName;
 
 impl Queue {
-    pub(super) fn delete_topic(
+    /// Deletes a topic. `pages_hold_some`: pages have something of it, be it only what has ended; the queue itself knows
+    /// of what is live there.
+    ///
+    /// # Errors
+    /// [`TopicRejection`], and nothing is changed.
+    pub fn delete_topic(
         &mut self,
         name: &TopicName,
         purge: bool,
+        pages_hold_some: bool,
         effects: &mut Effects,
     ) -> Result<DeletedTopic, TopicRejection> {
         let id = self.topic_id(name).ok_or_else(|| TopicRejection::NotFound(name.clone()))?;
@@ -42,7 +48,7 @@ impl Queue {
         }
         // A fold that is under way may write what it knows of the topic.
         let is_folding = self.generation > self.folded_generation + 1;
-        let in_pages = messages > 0 && (is_folding || !topic.stored.is_empty());
+        let in_pages = pages_hold_some || messages > 0 && (is_folding || !topic.stored.is_empty());
         effects.changes.push(Change::TopicDeleted { topic: id, in_pages });
         Ok(DeletedTopic { id, messages, generation: in_pages.then_some(self.generation) })
     }

@@ -72,8 +72,8 @@ impl Queue {
             }
             check_tiers("schedule", schedule, limits)?;
         }
-        if produce.max_attempts.is_some_and(|n| n == 0 || n > MAX_ATTEMPTS) {
-            return Err(Invalid::new("max_attempts", format!("must be 1 to {MAX_ATTEMPTS}")));
+        if let Some(max) = produce.max_attempts.filter(|max| !(1..=MAX_ATTEMPTS).contains(max)) {
+            return Err(Invalid::new("max_attempts", format!("{max}; must be 1 to {MAX_ATTEMPTS}")));
         }
         produce.due.map_or(Ok(()), |due| self.check_due(now, due))
     }

@@ -20,10 +20,14 @@ impl RetrySchedule {
             return Err(Invalid::new(field, format!("{} tiers; at most {MAX_TIERS}", tiers.len())));
         }
         for &tier in tiers {
-            if !(MIN_TIER_MS..=Limits::LARGEST_MAX_DELAY_MS).contains(&tier) {
-                let max = format_duration(Limits::LARGEST_MAX_DELAY_MS);
-                return Err(Invalid::new(field, format!("a tier of {tier} ms; must be 1 ms to {max}")));
-            }
+            let limit = if tier < MIN_TIER_MS {
+                format!("at least {}", format_duration(MIN_TIER_MS))
+            } else if tier > Limits::LARGEST_MAX_DELAY_MS {
+                format!("at most {}", format_duration(Limits::LARGEST_MAX_DELAY_MS))
+            } else {
+                continue;
+            };
+            return Err(Invalid::new(field, format!("a tier of {}; {limit}", format_duration(tier))));
         }
         Ok(Self(tiers.into()))
     }
@@ -92,6 +96,9 @@ pub fn parse_duration(text: &str) -> Result<u64, String> {
     let problem = || format!("'{text}' is not a duration; write it as 250ms, 30s, 5m, 1h30m or 2d");
     if text == "0" {
         return Ok(0);
+    }
+    if text.starts_with('-') {
+        return Err(format!("'{text}' is negative; a duration is 0 or longer"));
     }
     let mut rest = text;
     let mut total: u64 = 0;

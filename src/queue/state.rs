@@ -111,7 +111,9 @@ impl Queue {
             }
             Command::PatchTopic { name, patch } => Ok(Reply::Topic(self.patch_topic(now, &name, &patch, effects)?)),
             Command::SetPaused { name, paused } => Ok(Reply::Topic(self.set_paused(&name, paused, effects)?)),
-            Command::DeleteTopic { name, purge } => Ok(Reply::TopicDeleted(self.delete_topic(&name, purge, effects)?)),
+            Command::DeleteTopic { name, purge } => {
+                Ok(Reply::TopicDeleted(self.delete_topic(&name, purge, false, effects)?))
+            }
             Command::Produce(produce) => Ok(Reply::Produced(self.produce(now, produce, effects)?)),
             Command::Lease(request) => Ok(Reply::Leased(self.lease(now, &request)?)),
             Command::Ack(receipt) => Ok(self.ack(now, &receipt, effects)?),

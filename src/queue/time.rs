@@ -38,6 +38,13 @@ impl Timestamp {
         Self(self.0.saturating_sub(ms))
     }
 
+    /// The instant as people read it: RFC 3339 in UTC, always with milliseconds.
+    #[must_use]
+    pub fn to_rfc3339(self) -> String {
+        let instant = i64::try_from(self.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        instant.map_or_else(|| format!("{self} ms after 1970"), |instant| format!("{instant:.3}"))
+    }
+
     /// Milliseconds from `earlier` to this instant; 0 if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
@@ -48,5 +55,22 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_written_with_three_digits_of_milliseconds_whatever_they_are() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_800_000_000_120, "2027-01-15T08:00:00.120Z"),
+            (1_800_000_000_007, "2027-01-15T08:00:00.007Z"),
+            (u64::MAX, "18446744073709551615 ms after 1970"),
+        ] {
+            assert_eq!(Timestamp::from_millis(ms).to_rfc3339(), text);
+        }
     }
 }

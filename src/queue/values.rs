@@ -174,8 +174,9 @@ impl Headers {
         }
         let mut bytes = 0;
         for (name, value) in &sorted {
-            length("headers", name, 1, MAX_HEADER_NAME_BYTES)?;
-            no_control("headers", name)?;
+            let well_formed =
+                length("headers", name, 1, MAX_HEADER_NAME_BYTES).and_then(|()| no_control("headers", name));
+            well_formed.map_err(|invalid| Invalid::new("headers", format!("a name: {}", invalid.problem)))?;
             bytes += name.len() + value.len();
         }
         if bytes > MAX_HEADERS_BYTES {

@@ -16,7 +16,7 @@ use super::settings::{
     MAX_HTTP_CONNECTIONS, MAX_LOCAL_RESETS, MAX_PENDING_RESETS, MAX_STREAMS, STREAM_WINDOW, Settings,
 };
 use super::{Admin, Queue};
-use crate::grpc::{Broker, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES};
+use crate::grpc::{Broker, Deadlines, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES};
 use crate::pb::admin_service_server::AdminServiceServer;
 use crate::pb::queue_service_server::QueueServiceServer;
 
@@ -101,7 +101,7 @@ fn serve_grpc(
         .http2_max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
         .max_frame_size(MAX_FRAME_BYTES)
         .accept_http1(false)
-        .timeout(CALL_TIMEOUT)
+        .layer(Deadlines { longest: CALL_TIMEOUT })
         .add_service(HealthServer::new(HealthService::from_health_reporter(health)))
         .add_service(reflection().build_v1().expect(well_formed))
         .add_service(reflection().build_v1alpha().expect(well_formed))

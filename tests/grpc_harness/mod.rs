@@ -155,7 +155,7 @@ impl Running {
 
     /// Counts of a topic.
     pub async fn stats(&self, topic: &str) -> pb::TopicStats {
-        let request = pb::GetStatsRequest { topic: topic.to_owned(), timeline: false };
+        let request = pb::GetStatsRequest { topic: topic.to_owned(), ..Default::default() };
         let response = self.admin().await.get_stats(request).await.expect("stats").into_inner();
         response.topics.into_iter().next().expect("the topic")
     }
