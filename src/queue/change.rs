@@ -203,6 +203,13 @@ pub enum Restored {
         /// The first of the waiting messages, by due time and arrival number.
         first: Option<(Timestamp, u64)>,
     },
+    /// At most so many [`Restored::Index`] of a topic follow.
+    IndexSize {
+        /// The topic.
+        topic: TopicId,
+        /// How many.
+        entries: u64,
+    },
     /// Where a message in pages is found that has a key or is not at the due time it was born with.
     Index {
         /// The message.

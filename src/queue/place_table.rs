@@ -61,6 +61,19 @@ impl PlaceTable {
         self.len
     }
 
+    /// Makes the buckets that so many entries need, if the table is empty; they are divided up from then on only when
+    /// there are more.
+    pub(super) fn make_room(&mut self, entries: usize) {
+        if self.len == 0 {
+            self.buckets = vec![NO_BLOCK; entries.div_ceil(ENTRIES_OF_BUCKET)];
+        }
+    }
+
+    /// Entries that are entered in ascending order of this are near each other in memory.
+    pub(super) fn place_in_memory(&self, hash: u64) -> u32 {
+        if self.buckets.is_empty() { 0 } else { u32::try_from(self.bucket_of(hash)).unwrap_or(u32::MAX) }
+    }
+
     /// Enters a message, which is not in the table.
     pub(super) fn insert(&mut self, hash: u64, arrival: u64, place: Place) {
         self.len += 1;
@@ -391,6 +404,29 @@ mod tests {
             bytes(&table),
             table.len()
         );
+    }
+
+    #[test]
+    fn a_table_with_room_is_as_one_that_has_grown() {
+        let (mut roomy, mut grown) = (PlaceTable::default(), PlaceTable::default());
+        roomy.make_room(2_000);
+        let buckets = roomy.buckets.len();
+        for arrival in 0..3_000 {
+            for table in [&mut roomy, &mut grown] {
+                table.insert(spread(arrival), arrival, place(arrival));
+            }
+            assert!(arrival >= 2_000 || roomy.buckets.len() == buckets, "it was divided up at {arrival}");
+        }
+        check(&roomy);
+        for arrival in 0..3_000 {
+            let found = |table: &PlaceTable| table.holders(spread(arrival)).collect::<Vec<_>>();
+            assert_eq!((found(&roomy), found(&grown)), (vec![(arrival, place(arrival))], vec![(arrival, place(arrival))]));
+        }
+        for arrival in 0..2_990 {
+            roomy.remove(spread(arrival), arrival);
+        }
+        check(&roomy);
+        assert!(roomy.buckets.len() < 10, "{} buckets for 10 entries", roomy.buckets.len());
     }
 
     #[test]

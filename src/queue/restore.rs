@@ -20,11 +20,11 @@ use super::time::Timestamp;
 use super::topic::Topic;
 use super::wheel::Wheel;
 
-/// Id and place of a message on disk, and the hash of the key that it holds.
-type Indexed = (MessageId, Place, Option<u64>);
+/// Where it goes in memory; id and place of a message on disk, and the hash of the key that it holds.
+type Indexed = ((TopicId, u32), MessageId, Place, Option<u64>);
 
-/// So many places are entered together; 29 MB.
-const INDEXED_AT_ONCE: usize = 1 << 19;
+/// So many places are entered together; 17 MB.
+const INDEXED_AT_ONCE: usize = 1 << 18;
 
 /// A queue being restored.
 #[derive(Debug)]
@@ -90,7 +90,13 @@ impl Restore {
                 let stored = self.stored(topic);
                 (stored.waiting, stored.dead, stored.frontier) = (waiting, dead, first.unwrap_or(NO_FRONTIER));
             }
-            Restored::Index { id, place, key_hash } => self.indexed.push((id, place, key_hash)),
+            Restored::IndexSize { topic, entries } => {
+                self.stored(topic).make_room(usize::try_from(entries).unwrap_or(usize::MAX));
+            }
+            Restored::Index { id, place, key_hash } => {
+                let bucket = self.stored(id.topic).place_in_memory(key_hash);
+                self.indexed.push(((id.topic, bucket), id, place, key_hash));
+            }
             Restored::Message(message) => {
                 self.shift(message.id.topic, None, Some(message.place()));
                 self.messages.insert(message.id.arrival, message);
@@ -188,8 +194,8 @@ impl Restore {
     /// after the other would wait for each.
     fn index(&mut self) {
         let mut indexed = std::mem::take(&mut self.indexed);
-        indexed.sort_unstable_by_key(|&(id, _, key_hash)| (id.topic, key_hash.map(u64::reverse_bits), id.arrival));
-        for &(id, place, key_hash) in &indexed {
+        indexed.sort_unstable_by_key(|&(order, ..)| order);
+        for &(_, id, place, key_hash) in &indexed {
             self.stored(id.topic).index(id, place, key_hash);
         }
         indexed.clear();

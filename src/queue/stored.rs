@@ -76,6 +76,17 @@ impl Stored {
         }
     }
 
+    /// Makes room for so many entries of the index at once, instead of little by little.
+    pub(super) fn make_room(&mut self, entries: usize) {
+        self.by_key.make_room(entries);
+        self.moved.make_room(entries);
+    }
+
+    /// Messages that are indexed in ascending order of this go near each other in memory.
+    pub(super) fn place_in_memory(&self, key_hash: Option<u64>) -> u32 {
+        key_hash.map_or(0, |hash| self.by_key.place_in_memory(hash))
+    }
+
     /// Where a message of that id would be.
     pub(super) fn place_of(&self, id: MessageId) -> Place {
         let mut moved = self.moved.holders(arrival_hash(id.arrival));

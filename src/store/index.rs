@@ -81,6 +81,7 @@ pub(super) fn each_indexed<'a>(
     sink: &mut dyn FnMut(Restored),
 ) -> Result<(), PagesError> {
     for (&topic, runs) in index {
+        sink(Restored::IndexSize { topic, entries: runs.values().map(|run| run.entries).sum() });
         each_of_topic(kv, topic, runs, &mut |arrival, Found { birth_due, place, key_hash }| {
             let id = MessageId { topic, birth_due, arrival };
             sink(Restored::Index { id, place, key_hash });

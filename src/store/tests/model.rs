@@ -32,7 +32,7 @@ impl Model {
             Restored::Totals(topic, totals) => assert!(self.totals.insert(topic, totals).is_none()),
             // What is in pages is compared where it is read.
             Restored::LastTopic(topic) => self.last_topic = self.last_topic.max(topic.0),
-            Restored::Fold(_) | Restored::Stored { .. } | Restored::Index { .. } => {}
+            Restored::Fold(_) | Restored::Stored { .. } | Restored::IndexSize { .. } | Restored::Index { .. } => {}
             Restored::Message(message) => {
                 let twice = self.messages.insert(message.id.arrival, message);
                 assert!(twice.is_none(), "restored twice: {twice:?}");

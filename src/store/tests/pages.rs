@@ -83,6 +83,7 @@ pub(super) fn restore(opened: &Opened, all: Vec<Restored>) -> Result<Model, Open
                 assert!(first.is_some() == found.is_some() && first <= found, "{first:?} and {found:?}");
                 paged.extend(messages.into_iter().map(|message| (message.id.arrival, message)));
             }
+            Restored::IndexSize { .. } => {}
             Restored::Index { id, place, key_hash } => {
                 assert!(index.insert(id, (place, key_hash)).is_none(), "{id} twice in the index");
             }
