@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod client;
 pub mod clock;
+mod crash;
 pub mod engine;
 pub mod grpc;
 pub mod queue;

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::crash::crash_point;
+
 use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 
 /// sled with its file opened a second time, for syncing.
@@ -66,7 +68,9 @@ impl SledPages {
             .flush_every_ms(Some(FLUSH_EVERY_MS))
             .use_compression(false)
             .print_profile_on_drop(false);
+        crash_point!("pages.cleaned");
         let db = open_database(&config)?;
+        crash_point!("pages.opened");
         let path = directory.join("db");
         let file = File::open(&path).map_err(io_error(&path))?;
         // Names and lengths of files that sled has just made: once, since later syncs cover data only.
@@ -103,6 +107,7 @@ fn remove_unfinished_snapshots(directory: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         if name.starts_with("snap.") && name.ends_with(".generating") {
             fs::remove_file(entry.path())?;
+            crash_point!("pages.snapshot_removed");
         }
     }
     Ok(())
@@ -180,6 +185,7 @@ impl Kv for SledPages {
 
     fn make_durable(&mut self) -> Result<(), KvError> {
         self.flush()?;
+        crash_point!("pages.flushed");
         guarded(|| self.file.sync_data())
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -80,6 +81,7 @@ impl Folder {
 
     fn snapshot(&mut self, job: &FoldJob) -> Result<Snapshot, PagesError> {
         let hold = self.hold()?;
+        crash_point!("snapshot.held");
         let mut counted: BTreeMap<TopicId, Totals> = BTreeMap::new();
         load(&*self.kv, TOTALS, "totals", totals, &mut |topic, totals| {
             counted.insert(topic, totals);

@@ -41,7 +41,10 @@ impl Load {
         let runtime = Runtime::new().expect("a runtime");
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        let client = runtime.block_on(connect(address));
+        let client = {
+            let _entered = runtime.enter();
+            connect(address)
+        };
         let clients = || (client.clone(), Arc::clone(ledger), Arc::clone(&is_over));
         for _ in 0..2 {
             let (client, ledger, is_over) = clients();
@@ -70,9 +73,10 @@ impl Load {
     }
 }
 
-pub(crate) async fn connect(address: SocketAddr) -> QueueServiceClient<Channel> {
+pub(crate) fn connect(address: SocketAddr) -> QueueServiceClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a good address").tcp_nodelay(true);
-    QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"))
+    // A broker that is to die may do so before anybody has connected.
+    QueueServiceClient::new(endpoint.connect_lazy())
 }
 
 pub(crate) fn by_key(number: usize) -> MessageRef {
@@ -124,7 +128,8 @@ fn message(number: usize) -> NewMessage {
     let (seconds, nanos) = (ms / 1_000, i32::try_from(ms % 1_000 * 1_000_000).expect("less than a second"));
     NewMessage {
         key: format!("order-{number}"),
-        body: vec![7; 256].into(),
+        // Some are too large for a page.
+        body: vec![7; if number % 100 == 57 { 5_000 } else { 256 }].into(),
         first_wait: Some(new_message::FirstWait::Delay(prost_types::Duration { seconds, nanos })),
         ..NewMessage::default()
     }
