@@ -76,10 +76,10 @@ pub struct Parts<C: Commits> {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The start of the run could not be written down.
-    #[error("the start could not be written to the journal")]
+    #[error("the start could not be written to the journal: {0}")]
     Commit(#[source] CommitFailure),
     /// The system gives no thread.
-    #[error("a thread could not be started")]
+    #[error("a thread could not be started: {0}")]
     Thread(#[source] io::Error),
 }
 

@@ -40,6 +40,9 @@ pub(super) fn find_segments(log: &dyn SegmentLog, identity: &Identity) -> Result
             HeaderState::Used(header) if header.store != identity.store => {
                 return Err(OpenError::ForeignSegment { file: log.name(file) });
             }
+            HeaderState::Used(header) if header.bytes != 0 && header.bytes != bytes => {
+                return Err(damaged("the file is not as long as it was made: its end is lost"));
+            }
             HeaderState::Used(header) => {
                 if found.used.insert(header.sequence, UsedSegment { file, bytes, header }).is_some() {
                     return Err(damaged("another segment has the same number: was a file copied?"));

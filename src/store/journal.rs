@@ -137,6 +137,7 @@ impl Journal {
             fold: facts.mark.fold,
             folded_through: facts.mark.through,
             live: facts.live,
+            bytes,
         };
         crash_point!("segment.before_header");
         self.log.write(file, 0, &header.encode())?;

@@ -50,13 +50,10 @@ const WITHIN: [(&str, &[&str]); 8] = [
     ("stop.begins", &["journal.before_write", "journal.written", "journal.durable"]),
     (
         "restore.marked",
-        &["journal.durable", "restore.committed:2", "run.after_batch:2", "complete.durable", "home.identity_written"],
+        &["journal.durable", "restore.committed:2", "run.after_batch", "complete.durable", "home.identity_written"],
     ),
     ("rebuild.begins", &["rebuild.after_batch:2", "pages.flushed", "pages.opened"]),
-    (
-        "set_aside.noted",
-        &["run.after_batch", "complete.applied", "complete.durable", "fold.noted", "segment.header_durable"],
-    ),
+    ("set_aside.noted", &["run.after_batch", "complete.applied", "complete.durable", "fold.noted", "journal.durable"]),
 ];
 
 /// Deaths that leave a recovery something to do.
@@ -120,7 +117,7 @@ fn scenarios(point: &str) -> Vec<Scenario> {
         }
         (_, "recovery.odd_removed") => after(&["recycle.before_removal"]),
         (_, "recovery.before_removal" | "recovery.after_removal") => {
-            after(&["fold.pages_durable", "complete.durable:2"])
+            after(&["fold.pages_durable", "removal.before_batch"])
         }
         ("recovery", _) => after(&BEFORE_RECOVERY),
         ("home", _) => vec![Scenario::Creation],

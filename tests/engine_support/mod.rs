@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod serving;
+
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::path::Path;

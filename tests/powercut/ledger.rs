@@ -143,7 +143,8 @@ impl Ledger {
             None if is_done && order.is_end_asked => order.ended = Some(message.outcome()),
             // Within a tier's attempt nothing else counts attempts here.
             None if !is_done && message.attempts >= order.nacks => {
-                let promised = order.due_at.filter(|_| !order.is_nack_asked);
+                // A lease that was given back waits for the redelivery gap.
+                let promised = order.due_at.filter(|_| !order.is_nack_asked && message.history.is_empty());
                 if promised.is_some_and(|promised| promised != ms(message.due_at)) {
                     book.wrong(
                         |wrongs| &mut wrongs.shifted,
