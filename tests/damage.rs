@@ -466,3 +466,58 @@ async fn no_flipped_bit_and_no_truncation_is_silent() {
         |outcome: Outcome| table.iter().filter(|((_, _, found), _)| *found == outcome).map(|(_, n)| n).sum::<u64>();
     assert!(of(Outcome::Refused) > 0, "nothing was refused: nothing was damaged");
 }
+
+/// The page store alone goes back in time, whole and in itself consistent, as by a restored snapshot of its volume.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_store_that_went_back_in_time_is_repeated_or_refused_and_never_believed() {
+    let (directory, copies) = (TempDir::new().expect("there is room"), TempDir::new().expect("there is room"));
+    let time = ManualTime::new(Timestamp::from_millis(START_MS));
+    // Copies of the page store after each stop, with the fold that it holds.
+    let mut past: Vec<(u64, PathBuf)> = Vec::new();
+    let (mut produced, mut folds) = (0, 0);
+    for stop in 0..8 {
+        let engine = start_on(directory.path(), options(), Limits::default(), &time).expect("it opens");
+        if stop == 0 {
+            let create = Command::CreateTopic { name: topic("t"), settings: TopicSettings::default() };
+            engine.apply(create).await.expect("it serves").expect("the topic is new");
+        }
+        let before = engine.stats(None).await.expect("it serves").expect("no topic was named").broker.folds;
+        // One fold at the most between two stops.
+        for _ in 0..45 {
+            produce_one(&engine, produced, HOUR_MS + produced * 1_000).await;
+            produced += 1;
+        }
+        until_it_rests(&engine).await;
+        folds += engine.stats(None).await.expect("it serves").expect("no topic was named").broker.folds - before;
+        engine.shutdown().await;
+        drop(engine);
+        let copied = copies.path().join(stop.to_string());
+        fs::create_dir(&copied).expect("there is room");
+        copy(&directory.path().join("pages"), &copied);
+        past.push((folds, copied));
+    }
+    let (mut repeated, mut refused) = (0, 0);
+    for (fold, pages) in &past {
+        let tried = TempDir::new().expect("there is room");
+        copy(directory.path(), tried.path());
+        fs::remove_dir_all(tried.path().join("pages")).expect("it is there");
+        fs::create_dir(tried.path().join("pages")).expect("there is room");
+        copy(pages, &tried.path().join("pages"));
+        match open(tried.path(), &time) {
+            Ok((engine, is_repeated, _)) => {
+                assert!(folds - fold <= 1, "pages of fold {fold} of {folds} are believed");
+                assert_eq!(is_repeated, folds > *fold);
+                assert_eq!(counts(&engine).await.waiting, produced, "fold {fold} of {folds}");
+                repeated += u64::from(is_repeated);
+                engine.shutdown().await;
+            }
+            Err(error @ OpenError::PagesRolledBack { .. }) => {
+                assert!(folds - fold > 1, "fold {fold} of {folds}: {error}");
+                refused += 1;
+            }
+            Err(other) => panic!("fold {fold} of {folds}: {other}"),
+        }
+    }
+    println!("{folds} folds: {repeated} repeated, {refused} refused");
+    assert!(repeated > 0 && refused > 0, "{repeated} repeated, {refused} refused");
+}
