@@ -22,6 +22,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::crash::crash_point;
 
 use super::open_error::OpenError;
+use super::options::StoreOptions;
 use super::segment::StoreId;
 
 /// The format of the directory that this version writes and the newest it reads.
@@ -94,7 +95,8 @@ impl Home {
         Ok(home)
     }
 
-    /// Opens a data directory that is complete, for a tool.
+    /// Opens a data directory that is complete, for a tool. It needs as much room as a broker: without, sled does not open,
+    /// which would be taken for damage.
     pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
         if path.is_dir() {
             refuse_unfinished(path, &names(path)?)?;
@@ -103,7 +105,7 @@ impl Home {
         if !format.is_file() {
             return Err(OpenError::Incomplete { path: format });
         }
-        Self::open(path, 0)
+        Self::open(path, StoreOptions::default().min_free_bytes)
     }
 
     /// Makes a data directory for a backup, in one that is missing or empty, or in which a restore was interrupted:

@@ -92,7 +92,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Too little space to open without risk.
-    #[error("{} has {free} bytes free; at least {needed} are needed to start", path.display())]
+    #[error("{} has {free} bytes free; at least {needed} are needed to open it", path.display())]
     DiskFull {
         /// The directory.
         path: PathBuf,
