@@ -10,6 +10,10 @@
 //! `DUEWHEEL_DAMAGES` sets the number of flips, and of truncations (default 60 each); `DUEWHEEL_SEED` repeats the choice.
 
 mod engine_support;
+#[allow(dead_code, reason = "the power cuts use more of it")]
+#[path = "powercut/process.rs"]
+mod process;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,6 +26,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use tempfile::TempDir;
 
+use duewheel::client::{Client, Fetch, Options};
 use duewheel::clock::{ManualTime, StepPolicy};
 use duewheel::engine::{EngineHandle, EngineSettings, Parts, start};
 use duewheel::queue::Restore;
@@ -32,6 +37,9 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{DedupId, Key, NackText};
 use duewheel::store::{self, OpenError, StoreOptions};
+
+use process::Process;
+use support::{Ran, arg, duewheel};
 
 use engine_support::serving::{counts, deliver_until, look_up};
 use engine_support::{START_MS, fetch, produce, small_store, start_on, topic};
@@ -520,4 +528,64 @@ async fn a_page_store_that_went_back_in_time_is_repeated_or_refused_and_never_be
     }
     println!("{folds} folds: {repeated} repeated, {refused} refused");
     assert!(repeated > 0 && refused > 0, "{repeated} repeated, {refused} refused");
+}
+
+/// A few through the program: it refuses with the steps, or serves all but what is in quarantine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_program_refuses_a_damaged_store_with_the_steps_of_recovery_or_serves_the_rest() {
+    let seed = number_from_env("DUEWHEEL_SEED").unwrap_or_else(|| fastrand::u64(0..1 << 40));
+    println!("DUEWHEEL_SEED={seed}");
+    let mut random = Rng::with_seed(seed);
+    let sample = sample(true).await;
+    let page =
+        Damage { file: "pages".into(), kind: "page", way: Way::Value { nth: random.usize(..), bit: random.usize(..) } };
+    let others = (0..6).map(|n| Damage::choose(n, sample.directory.path(), &mut random)).collect::<Vec<_>>();
+    for damage in [page].into_iter().chain(others).filter(|damage| damage.kind != "tombstones") {
+        let directory = TempDir::new().expect("there is room");
+        let data = directory.path().join("data");
+        fs::create_dir(&data).expect("there is room");
+        copy(sample.directory.path(), &data);
+        damage.strike(&data);
+        let mut broker = Process::start(duewheel(), &data);
+        match broker.serves() {
+            Err(log) => {
+                let (status, _) = broker.ends();
+                assert!(
+                    matches!(status.code(), Some(1 | 78)) && log.contains("duewheel check"),
+                    "{damage}: {status} {log}"
+                );
+                println!("{damage}: refused");
+            }
+            Ok((address, _)) => {
+                let quarantined = serve_all(&format!("http://{address}"), &sample).await;
+                broker.kill();
+                let args = ["check", "--data-dir", arg(&data)];
+                let checked = Ran::of(duewheel().args(args).output().expect("the program runs"), &args);
+                assert_eq!(checked.code, 0, "{damage}: {checked:?}");
+                println!("{damage}: {quarantined} in quarantine");
+            }
+        }
+    }
+}
+
+/// Takes and acks everything, which is overdue by the real clock; how much is in quarantine instead.
+async fn serve_all(endpoint: &str, sample: &Sample) -> u64 {
+    let client = Client::connect(Options::new(endpoint)).await.expect("it serves");
+    let mut came = 0;
+    loop {
+        let stats = client.stats(Some("t")).await.expect("it serves").topics.remove(0);
+        if stats.scheduled + stats.ready + stats.leased == 0 {
+            let waiting = sample.waiting.len() as u64;
+            let lost = waiting - came + DEAD - stats.dead;
+            // A torn end of the journal is that of the stop, which holds no message.
+            assert_eq!(lost, stats.quarantined, "{stats:?}");
+            return stats.quarantined;
+        }
+        let (topic, consumer, wait) = ("t".to_owned(), "tester".to_owned(), Duration::from_millis(10));
+        let fetch = Fetch { topic, max_messages: 100, wait, lease: None, consumer };
+        for delivery in client.fetch(fetch).await.expect("a call") {
+            delivery.ack().await.expect("acked");
+            came += 1;
+        }
+    }
 }

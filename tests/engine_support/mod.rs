@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use duewheel::clock::{Clock, ManualTime, StepPolicy};
 use duewheel::engine::{
-    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, Status,
-    Window, start,
+    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, StartError,
+    Status, Window, start,
 };
 use duewheel::queue::change::{Change, Restored};
 use duewheel::queue::command::{Command, Delivery, Due, KeyPolicy, Produce, Produced, Reply};
@@ -316,6 +316,10 @@ impl Broker {
 
 /// An engine over what the journal holds.
 pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) -> EngineHandle {
+    try_open(journal, clock, settings).expect("the journal is in order")
+}
+
+pub(crate) fn try_open(journal: &Journal, clock: Clock, settings: EngineSettings) -> Result<EngineHandle, StartError> {
     let mut restore = Restore::new(Limits::default());
     journal.changes().into_iter().for_each(|change| restore.record(Restored::Change(change)));
     let mut effects = Effects::default();
@@ -328,7 +332,7 @@ pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) ->
         pages: [Box::new(NoPages), Box::new(NoPages), Box::new(NoPages)],
         receipt_key: ReceiptKey::new([7; 16]),
     };
-    start(settings, parts, clock).expect("the journal is in order")
+    start(settings, parts, clock)
 }
 
 pub(crate) fn topic(name: &str) -> TopicName {
