@@ -403,7 +403,7 @@ impl Damage {
         let written = bytes.iter().rposition(|&byte| byte != 0).map_or(1, |last| last + 1);
         let most = if random.u8(..4) == 0 { bytes.len() } else { written };
         let at = random.usize(..most);
-        let way = if n % 3 == 0 { Way::Flip { at, bit: random.u8(..8) } } else { Way::Cut { at: at as u64 } };
+        let way = if n.is_multiple_of(3) { Way::Flip { at, bit: random.u8(..8) } } else { Way::Cut { at: at as u64 } };
         let file = path.strip_prefix(directory).expect("it is in there").to_owned();
         Self { file, kind: kind_of_file, way }
     }
@@ -478,7 +478,7 @@ async fn no_flipped_bit_and_no_truncation_is_silent() {
 /// The page store alone goes back in time, whole and in itself consistent, as by a restored snapshot of its volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_store_that_went_back_in_time_is_repeated_or_refused_and_never_believed() {
-    let (directory, copies) = (TempDir::new().expect("there is room"), TempDir::new().expect("there is room"));
+    let (directory, kept) = (TempDir::new().expect("there is room"), TempDir::new().expect("there is room"));
     let time = ManualTime::new(Timestamp::from_millis(START_MS));
     // Copies of the page store after each stop, with the fold that it holds.
     let mut past: Vec<(u64, PathBuf)> = Vec::new();
@@ -499,7 +499,7 @@ async fn a_page_store_that_went_back_in_time_is_repeated_or_refused_and_never_be
         folds += engine.stats(None).await.expect("it serves").expect("no topic was named").broker.folds - before;
         engine.shutdown().await;
         drop(engine);
-        let copied = copies.path().join(stop.to_string());
+        let copied = kept.path().join(stop.to_string());
         fs::create_dir(&copied).expect("there is room");
         copy(&directory.path().join("pages"), &copied);
         past.push((folds, copied));

@@ -6,8 +6,10 @@
 //! the outcome is unknown; a later start must find all that was confirmed. The clients and their ledger are those of the
 //! power cuts.
 //!
+//! Some of the faults strike while a broker makes its store or works on it, others while it recovers one that was killed.
+//!
 //! The gate takes a few faults, others every time; `DUEWHEEL_FAULTS` sets their number, `DUEWHEEL_FAULT` names one, such as
-//! `pwrite:EIO:17`, and `DUEWHEEL_SEED` repeats the choice.
+//! `pwrite:EIO:17` or `recovery:pwrite:EIO:2`, and `DUEWHEEL_SEED` repeats the choice.
 
 #[allow(dead_code, reason = "the power cuts use more of it")]
 #[path = "powercut/ledger.rs"]
@@ -45,7 +47,7 @@ const TOPIC: &str = "orders";
 /// Faults of the gate.
 const FAULTS: usize = 5;
 /// What a short write must not disturb.
-const ENOUGH: usize = 2_000;
+const ENOUGH: usize = 1_500;
 /// Each kind of fault, and up to which call: some twenty are those of the first start, most of the others come under load.
 const KINDS: [(&str, u64); 7] = [
     ("fdatasync:EIO", 120),
@@ -56,6 +58,9 @@ const KINDS: [(&str, u64); 7] = [
     ("fsync:ENOSPC", 14),
     ("rename:EIO", 7),
 ];
+/// Up to which call a fault strikes a recovery; what comes later is as on a fresh store.
+const RECOVERY_CALLS: u64 = 12;
+const RECOVERY: &str = "recovery:";
 /// The disk takes two seconds for a sync; what does not wait for it takes far less.
 const AT_ONCE: Duration = Duration::from_millis(1_500);
 
@@ -77,6 +82,9 @@ fn a_write_or_sync_that_fails_once_ends_the_broker_and_loses_nothing() {
     let mut random = Rng::with_seed(seed);
     let mut faults: Vec<String> =
         KINDS.iter().flat_map(|(kind, most)| (1..=*most).map(move |n| format!("{kind}:{n}"))).collect();
+    for (kind, most) in KINDS {
+        faults.extend((1..=most.min(RECOVERY_CALLS)).map(|n| format!("{RECOVERY}{kind}:{n}")));
+    }
     random.shuffle(&mut faults);
     let count = std::env::var("DUEWHEEL_FAULTS").map_or(FAULTS, |count| count.parse().expect("a number"));
     faults.truncate(count);
@@ -85,15 +93,15 @@ fn a_write_or_sync_that_fails_once_ends_the_broker_and_loses_nothing() {
     }
     let directory = TempDir::new().expect("a temporary directory");
     let library = library(directory.path());
-    let mut seen: BTreeMap<(String, Seen), u64> = BTreeMap::new();
+    let mut outcomes: BTreeMap<(String, Seen), u64> = BTreeMap::new();
     for fault in faults {
         let took = Stopwatch::start();
         let what = survive(&library, &fault, &mut random);
         println!("{fault}: {what:?}, {} ms", took.elapsed_ms());
         let kind = fault.rsplit_once(':').expect("it ends with its number").0.to_owned();
-        *seen.entry((kind, what)).or_default() += 1;
+        *outcomes.entry((kind, what)).or_default() += 1;
     }
-    println!("{seen:#?}");
+    println!("{outcomes:#?}");
 }
 
 /// What became of a broker.
@@ -113,17 +121,21 @@ fn survive(library: &Path, fault: &str, random: &mut Rng) -> Seen {
     let directory = TempDir::new().expect("a temporary directory");
     let (data, injected) = (directory.path().join("data"), directory.path().join("injected"));
     let ledger = Arc::new(Ledger::default());
+    let plan = fault.trim_start_matches(RECOVERY);
+    if plan != fault {
+        fill_and_kill(&data, &ledger);
+    }
     let mut program = duewheel();
-    program.env("LD_PRELOAD", library).env("DUEWHEEL_TEST_FAULT", fault).env("DUEWHEEL_TEST_INJECTED", &injected);
+    program.env("LD_PRELOAD", library).env("DUEWHEEL_TEST_FAULT", plan).env("DUEWHEEL_TEST_INJECTED", &injected);
     let mut broker = Process::start(program, &data);
-    let is_harmless = fault.starts_with("pwrite:short");
+    let is_harmless = plan.starts_with("pwrite:short");
     let (seen, ended) = match broker.serves() {
         Err(_) => (Seen::RefusedToStart, broker.ends()),
         Ok((address, _)) => {
             create_topic(address);
             let (witness, load) = (Witness::start(address), Load::start(address, &ledger));
             if is_harmless {
-                until("a short write has happened", || injected.exists() && ledger.confirmed() > ENOUGH);
+                until("a short write has happened", || injected.exists() && ledger.confirmed() > 2 * ENOUGH);
                 broker.kill();
             }
             let ended = broker.ends();
@@ -159,6 +171,18 @@ fn survive(library: &Path, fault: &str, random: &mut Rng) -> Seen {
     let checked = Ran::of(duewheel().args(args).output().expect("the program runs"), &args);
     assert_eq!(checked.code, 0, "{fault}: {checked:?}");
     seen
+}
+
+/// A store that has been used, and was not stopped.
+fn fill_and_kill(data: &Path, ledger: &Arc<Ledger>) {
+    let mut broker = Process::start(duewheel(), data);
+    let (address, _) = broker.serves().unwrap_or_else(|log| panic!("it does not open:\n{log}"));
+    create_topic(address);
+    let load = Load::start(address, ledger);
+    until("it has folded", || ledger.confirmed() > ENOUGH);
+    broker.kill();
+    load.is_over();
+    load.join();
 }
 
 fn create_topic(address: SocketAddr) {

@@ -2,7 +2,7 @@
 //! and on one of a later version. The store is never worse than before. Deaths at each of their steps are in
 //! `tests/crash_matrix.rs`.
 //!
-//! `DUEWHEEL_KILLS` sets the number of kills for each command (default 4), `DUEWHEEL_SEED` their moments.
+//! `DUEWHEEL_COMMAND_KILLS` sets the number of kills for each command (default 4), `DUEWHEEL_SEED` their moments.
 
 mod support;
 
@@ -89,7 +89,7 @@ impl Kills {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
         let seed = number("DUEWHEEL_SEED").unwrap_or_else(|| fastrand::u64(0..1 << 40));
         println!("DUEWHEEL_SEED={seed}");
-        Self { count: number("DUEWHEEL_KILLS").unwrap_or(4), random: Rng::with_seed(seed) }
+        Self { count: number("DUEWHEEL_COMMAND_KILLS").unwrap_or(4), random: Rng::with_seed(seed) }
     }
 
     /// Lets a command run to its end once, on `whole`, and then kills it at random moments of that time, each time followed by
