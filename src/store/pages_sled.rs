@@ -121,21 +121,30 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// Runs a call of sled, which panics on some kinds of damage, and makes one error of all that can go wrong.
 fn guarded<T, E: std::fmt::Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, KvError> {
     catch_unwind(AssertUnwindSafe(call))
-        .map_err(|panic| KvError(panic_text(panic.as_ref())))?
-        .map_err(|error| KvError(error.to_string()))
+        .map_err(|panic| KvError::Refused(panic_text(panic.as_ref())))?
+        .map_err(|error| KvError::Refused(error.to_string()))
 }
 
 /// Reads of sled, which may come from any thread.
 struct SledReads(sled::Db);
 
+impl SledReads {
+    /// After a write has failed sled fails in everything, reads included, though nothing is wrong with what they read. It
+    /// tells so when it is to write what waits, and only then.
+    fn explain(&self, error: KvError) -> KvError {
+        if guarded(|| self.0.flush()).is_ok() { error } else { KvError::Failed(error.to_string()) }
+    }
+}
+
 impl KvRead for SledReads {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        Ok(guarded(|| self.0.get(key))?.map(|value| value.to_vec()))
+        let value = guarded(|| self.0.get(key)).map_err(|error| self.explain(error))?;
+        Ok(value.map(|value| value.to_vec()))
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         let mut items = self.0.scan_prefix(prefix);
-        while let Some((key, value)) = guarded(|| items.next().transpose())? {
+        while let Some((key, value)) = guarded(|| items.next().transpose()).map_err(|error| self.explain(error))? {
             if visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }

@@ -20,7 +20,7 @@ use super::folder::{FoldError, Folder};
 use super::hold::Hold;
 use super::home::HomeLock;
 use super::keys::{Level, TOTALS};
-use super::kv::KvRead;
+use super::kv::{KvError, KvRead};
 use super::page::PagesError;
 use super::records::totals;
 use super::recover::load;
@@ -216,9 +216,10 @@ impl Snapshot {
     /// What cannot be read is damaged, unless it is not held any more.
     fn explain(&self, part: Option<DamagedPart>, problem: &PagesError) -> BackupError {
         if self.hold.is_revoked() {
-            BackupError::Overtaken
-        } else {
-            BackupError::Damaged { what: problem.to_string(), part }
+            return BackupError::Overtaken;
         }
+        // A page store that has failed says nothing about its pages.
+        let part = part.filter(|_| !matches!(problem, PagesError::Kv(KvError::Failed(_))));
+        BackupError::Damaged { what: problem.to_string(), part }
     }
 }

@@ -118,6 +118,11 @@ impl Process {
         (status, lock(&self.log).text.clone())
     }
 
+    /// True if it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         send_signal(&self.child, signal);
