@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::TOPIC;
 use crate::ledger::Ledger;
+use crate::support::HANGS;
 
 /// Messages of one produce.
 const BATCH: usize = 50;
@@ -85,7 +86,14 @@ pub(crate) fn by_key(number: usize) -> MessageRef {
 
 /// What is asked of a broker whose power may be cut: `None` then.
 async fn answer<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Option<T> {
-    let answered = tokio::time::timeout(GIVES_UP, call).await;
+    answer_within(GIVES_UP, call).await
+}
+
+async fn answer_within<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Option<T> {
+    let answered = tokio::time::timeout(patience, call).await;
     answered.ok()?.ok().map(tonic::Response::into_inner)
 }
 
@@ -143,35 +151,38 @@ fn number(delivery: &Delivery) -> usize {
 async fn consume(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is_over: Arc<AtomicBool>) {
     let wait = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
     while !is_over.load(Ordering::SeqCst) {
-        settle(&mut client, &ledger, &is_over, wait).await;
+        settle(&mut client, &ledger, (&is_over, GIVES_UP), wait).await;
     }
 }
+
+/// How long answers count, and how long to wait for one.
+type Until<'a> = (&'a AtomicBool, Duration);
 
 /// Fetches some messages and acks most of them, and nacks the rest; how many came. `None` if nobody answers,
 /// or too late to count.
 async fn settle(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    until: Until<'_>,
     wait: Option<prost_types::Duration>,
 ) -> Option<usize> {
     let request = FetchRequest { topic: TOPIC.to_owned(), max_messages: 100, wait, ..FetchRequest::default() };
-    let deliveries = answer(client.fetch(request)).await?.deliveries;
+    let deliveries = answer_within(until.1, client.fetch(request)).await?.deliveries;
     for delivery in &deliveries {
         ledger.delivered(number(delivery), delivery);
     }
     let came = deliveries.len();
     let (nacked, acked): (Vec<_>, Vec<_>) =
         deliveries.into_iter().partition(|delivery| number(delivery).is_multiple_of(NACK_EVERY));
-    ack(client, ledger, is_over, acked).await?;
-    nack(client, ledger, is_over, nacked).await?;
+    ack(client, ledger, until, acked).await?;
+    nack(client, ledger, until, nacked).await?;
     Some(came)
 }
 
 async fn ack(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    (is_over, patience): Until<'_>,
     deliveries: Vec<Delivery>,
 ) -> Option<()> {
     if deliveries.is_empty() {
@@ -182,7 +193,7 @@ async fn ack(
         ledger.end_asked(number);
     }
     let receipts = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
-    let results = answer(client.ack(AckRequest { receipts })).await?.results;
+    let results = answer_within(patience, client.ack(AckRequest { receipts })).await?.results;
     if is_over.load(Ordering::SeqCst) {
         return None;
     }
@@ -197,7 +208,7 @@ async fn ack(
 async fn nack(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    (is_over, patience): Until<'_>,
     deliveries: Vec<Delivery>,
 ) -> Option<()> {
     if deliveries.is_empty() {
@@ -211,7 +222,7 @@ async fn nack(
     let (reason, text) = (NackReason::NotYet.into(), String::new());
     let item = |delivery: Delivery| NackItem { receipt: delivery.receipt, reason, delay, text: text.clone() };
     let nacks = deliveries.into_iter().map(item).collect();
-    let results = answer(client.nack(NackRequest { nacks })).await?.results;
+    let results = answer_within(patience, client.nack(NackRequest { nacks })).await?.results;
     if is_over.load(Ordering::SeqCst) {
         return None;
     }
@@ -246,5 +257,5 @@ async fn cancel(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is
 /// Takes everything that is due, when no cut is to come.
 pub(crate) async fn drain(client: &mut QueueServiceClient<Channel>, ledger: &Ledger) {
     let is_over = AtomicBool::new(false);
-    while settle(client, ledger, &is_over, None).await.expect("the broker answers") > 0 {}
+    while settle(client, ledger, (&is_over, HANGS), None).await.expect("the broker answers") > 0 {}
 }
