@@ -154,7 +154,10 @@ fn survive(library: &Path, fault: &str, random: &mut Rng) -> Seen {
     if seen == Seen::WentOn {
         // A segment that is made before it is wanted is made again when it is.
         let is_in_advance = struck.ends_with(".segment.new") || struck.ends_with("/journal");
-        assert!(plan.starts_with("pwrite:short") || is_in_advance, "{fault} on {struck}: it went on");
+        // A thread of sled syncs the file as well. The system tells each descriptor of a failed sync; this library strikes one.
+        let is_of_sled = plan.starts_with("fsync") && struck.ends_with("pages/db");
+        let may_go_on = plan.starts_with("pwrite:short") || is_in_advance || is_of_sled;
+        assert!(may_go_on, "{fault} on {struck}: it went on");
     } else {
         let (status, log) = ended;
         assert_eq!(status.code(), Some(1), "{fault}: {log}");

@@ -69,10 +69,13 @@ impl SledPages {
             .use_compression(false)
             .print_profile_on_drop(false);
         crash_point!("pages.cleaned");
+        let path = directory.join("db");
+        // A failed sync is told to each descriptor that was open then: also to this one, if a thread of sled meets it.
+        let earlier = File::open(&path);
         let db = open_database(&config)?;
         crash_point!("pages.opened");
-        let path = directory.join("db");
-        let file = File::open(&path).map_err(io_error(&path))?;
+        let file = earlier.or_else(|_| File::open(&path)).map_err(io_error(&path))?;
+        file.sync_all().map_err(io_error(&path))?;
         // Names and lengths of files that sled has just made: once, since later syncs cover data only.
         for entry in fs::read_dir(directory).map_err(io_error(directory))? {
             let path = entry.map_err(io_error(directory))?.path();
