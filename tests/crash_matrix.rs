@@ -42,7 +42,7 @@ use support::program;
 
 const TOPIC: &str = "orders";
 /// Cells of the gate.
-const CELLS: usize = 10;
+const CELLS: usize = 8;
 /// Brokers at a time.
 const WORKERS: usize = 2;
 
