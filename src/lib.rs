@@ -1,11 +1,12 @@
 //! duewheel: a durable delayed-message queue broker.
 //!
 //! Layers, each importing only those below it: `cli` and `main`; `client`; `server`; `grpc`; `engine`; `store`;
-//! `queue`; and `clock`, the only reader of time. `tests/tidy.rs` holds this to be true.
+//! `queue`; `clock`, the only reader of time; and `crash`, where tests let the process die. `tests/tidy.rs` holds this to be true.
 
 pub mod cli;
 pub mod client;
 pub mod clock;
+mod crash;
 pub mod engine;
 pub mod grpc;
 pub mod queue;

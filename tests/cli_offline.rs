@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Broker, Ran, arg, duewheel, file};
+use support::{Broker, Ran, arg, damage_page, duewheel, file};
 
 const MESSAGES: u64 = 3_000;
 
@@ -40,16 +40,6 @@ fn filled() -> (Broker, PathBuf) {
 fn stop(broker: &mut Broker) {
     broker.signal(Signal::TERM);
     assert_eq!(broker.wait().code(), Some(0));
-}
-
-fn damage_page(data: &Path, at: usize) {
-    let pages = sled::open(data.join("pages")).expect("the page store opens");
-    let keys: Vec<_> = pages.scan_prefix([5]).keys().collect::<Result<_, _>>().expect("it can be read");
-    let key = &keys[at % keys.len()];
-    let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
-    value[40] ^= 1;
-    pages.insert(key, value).expect("it can be written");
-    pages.flush().expect("it can be written");
 }
 
 #[test]

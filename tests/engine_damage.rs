@@ -4,15 +4,13 @@ mod engine_support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use duewheel::clock::{ManualTime, Stopwatch};
-use duewheel::engine::{EngineHandle, Seen};
-use duewheel::queue::command::{Command, Due, FindRejection, Produce, Reply, Target};
+use duewheel::clock::ManualTime;
+use duewheel::engine::EngineHandle;
+use duewheel::queue::command::{Command, Due, FindRejection, Produce, Reply};
 use duewheel::queue::limits::Limits;
 use duewheel::queue::message::MessageId;
 use duewheel::queue::settings::TopicSettings;
@@ -20,7 +18,8 @@ use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::Key;
 use duewheel::store::OpenError;
 
-use engine_support::{START_MS, fetch, page_store, produce, small_store, start_on, topic};
+use engine_support::serving::{counts, deliver_all, look_up, until_quarantined};
+use engine_support::{START_MS, page_store, produce, small_store, start_on, topic};
 
 const HOUR_MS: u64 = 3_600_000;
 const MESSAGES: u64 = 400;
@@ -61,66 +60,6 @@ fn damage_page(directory: &Path, at: usize) {
     value[middle] ^= 0x20;
     pages.insert(key, value).expect("it can be written");
     pages.flush().expect("it can be written");
-}
-
-struct Counts {
-    waiting: u64,
-    quarantined: u64,
-    gone: u64,
-    produced: u64,
-}
-
-async fn counts(engine: &EngineHandle) -> Counts {
-    let stats = engine.stats(None).await.expect("it serves").expect("no topic was named");
-    let counts = &stats.topics[0].counts;
-    let waiting = counts.scheduled + counts.ready + counts.leased + counts.dead;
-    let totals = counts.totals;
-    Counts { waiting, quarantined: totals.quarantined, gone: totals.acked, produced: totals.produced }
-}
-
-/// Waits until the fold has set aside what was lost.
-async fn until_quarantined(engine: &EngineHandle, lost: u64) {
-    let waited = Stopwatch::start();
-    loop {
-        let now = counts(engine).await;
-        assert_eq!(now.produced, now.waiting + now.gone + now.quarantined, "at every moment");
-        if now.quarantined == lost {
-            return;
-        }
-        assert!(waited.elapsed() < Duration::from_secs(30), "{} of {lost} in quarantine", now.quarantined);
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Takes and acks what is due, until nothing waits any more. Time goes on: a load that a fold has overtaken is made again
-/// a little later.
-async fn deliver_all(engine: &EngineHandle, time: &ManualTime) -> BTreeSet<MessageId> {
-    let (mut delivered, waited) = (BTreeSet::new(), Stopwatch::start());
-    while counts(engine).await.waiting > 0 {
-        assert!(waited.elapsed() < Duration::from_secs(30), "{} delivered", delivered.len());
-        let leased = engine.fetch(fetch("t", 100, 0)).await.expect("it serves").expect("the topic exists");
-        if leased.is_empty() {
-            time.advance_ms(5);
-            engine.wake();
-            thread::sleep(Duration::from_millis(5));
-        }
-        let acks = leased.iter().map(|delivery| Command::Ack(delivery.receipt)).collect();
-        for result in engine.apply_all(acks).await.expect("it serves") {
-            result.expect("its lease is fresh");
-        }
-        delivered.extend(leased.iter().map(|delivery| delivery.message.id));
-    }
-    delivered
-}
-
-/// Looks a message up, again if a fold has just moved it.
-async fn look_up(engine: &EngineHandle, id: MessageId) -> Result<Option<Seen>, FindRejection> {
-    loop {
-        match engine.message(topic("t"), Target::Id(id)).await.expect("it serves") {
-            Err(FindRejection::PagesMoving) => thread::sleep(Duration::from_millis(1)),
-            seen => return seen,
-        }
-    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use duewheel::queue::command::{Command, Reply, Target};
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 
-use engine_support::{Broker, Journal, START_MS, assert_pending, fetch, open, produce, topic, window};
+use engine_support::{Broker, Journal, START_MS, assert_pending, fetch, open, produce, topic, try_open, window};
 
 #[tokio::test]
 async fn a_start_is_durable_before_anything_is_served() {
@@ -361,4 +361,12 @@ async fn below_the_disk_reserve_produce_alone_is_refused_until_there_is_room_aga
         tokio::task::yield_now().await;
     }
     assert_eq!(*broker.engine.status().borrow(), Status::Serving);
+}
+
+#[test]
+fn a_start_that_cannot_be_written_names_the_cause() {
+    let (journal, time) = (Journal::default(), ManualTime::new(Timestamp::from_millis(START_MS)));
+    journal.fail();
+    let error = try_open(&journal, time.clock(StepPolicy::Report), EngineSettings::default()).err().expect("it fails");
+    assert!(error.to_string().ends_with("to the journal: the disk is broken"), "{error}");
 }

@@ -61,6 +61,37 @@ async fn a_produce_stream_takes_requests_before_it_answers_and_answers_in_order(
     broker.stop().await.expect("a clean end");
 }
 
+/// On a slow disk a stream whose frames waited for each other's commits would starve.
+#[tokio::test]
+async fn all_frames_of_a_stream_that_wait_for_the_disk_share_the_next_commit() {
+    const FRAMES: usize = 20;
+    let broker = Running::start().await;
+    broker.create_topic("orders", pb::TopicSettings::default()).await;
+    let mut queue = broker.queue().await;
+    let (requests, outgoing) = mpsc::channel(64);
+    let mut responses =
+        within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream").into_inner();
+    let keys: Vec<String> = (0..FRAMES).map(|n| format!("k-{n}")).collect();
+    broker.journal.hold();
+    for key in &keys {
+        requests.send(frame(&[key])).await.expect("an open stream");
+    }
+    broker.commit_under_way().await;
+    // Everything here is on one thread: by the time of these answers the stream has taken what it takes.
+    for _ in 0..FRAMES {
+        broker.healthz().await;
+    }
+    let before = broker.journal.commits();
+    broker.journal.release();
+    for _ in 0..FRAMES {
+        within(responses.message()).await.expect("a response").expect("more");
+    }
+    let commits = broker.journal.commits() - before;
+    assert!(commits <= 3, "{FRAMES} frames took {commits} commits");
+    drop(requests);
+    broker.stop().await.expect("a clean end");
+}
+
 #[tokio::test]
 async fn a_malformed_request_ends_a_produce_stream_after_the_answers_before_it() {
     let broker = Running::start().await;

@@ -21,6 +21,7 @@ mod ledger;
 mod load;
 #[path = "powercut/pages.rs"]
 mod pages;
+#[allow(dead_code, reason = "the crash matrix waits for brokers that end by themselves")]
 #[path = "powercut/process.rs"]
 mod process;
 mod support;
@@ -30,7 +31,6 @@ mod tally;
 mod verify;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -41,7 +41,7 @@ use image::{Image, Mounted};
 use ledger::Ledger;
 use load::Load;
 use process::{Process, Work};
-use support::duewheel;
+use support::{duewheel, preload};
 use tally::{Phase, Tally};
 
 const TOPIC: &str = "orders";
@@ -220,7 +220,9 @@ fn control(file_system: &str) -> ledger::Wrongs {
     {
         let mut mounted = image.mount();
         let mut program = duewheel();
-        program.env("LD_PRELOAD", losing_library(scratch.path())).env("DUEWHEEL_TEST_LOSE", "1");
+        program
+            .env("LD_PRELOAD", preload::compile("tests/fdatasync/count.c", scratch.path()))
+            .env("DUEWHEEL_TEST_LOSE", "1");
         let mut broker = Process::start(program, &data(&mounted));
         let (address, _) = broker.serves().unwrap_or_else(|log| panic!("it does not open:\n{log}"));
         create_topic(&format!("http://{address}"));
@@ -241,13 +243,4 @@ fn control(file_system: &str) -> ledger::Wrongs {
         }
     }
     ledger.wrongs()
-}
-
-/// A library in front of the C library whose `fdatasync` does nothing.
-fn losing_library(directory: &Path) -> PathBuf {
-    let library = directory.join("count.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fdatasync/count.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
-    assert!(compiled.expect("a C compiler").success());
-    library
 }

@@ -20,17 +20,18 @@ struct Layer {
 
 /// Every top-level module, lowest first. A new one is entered here, with a decision on what it may know.
 const LAYERS: &[Layer] = &[
+    Layer { name: "crash", imports: &[] },
     Layer { name: "queue", imports: &[] },
     Layer { name: "clock", imports: &["queue"] },
     Layer { name: "pb", imports: &[] },
-    Layer { name: "store", imports: &["queue"] },
-    Layer { name: "engine", imports: &["store", "queue", "clock"] },
+    Layer { name: "store", imports: &["queue", "crash"] },
+    Layer { name: "engine", imports: &["store", "queue", "clock", "crash"] },
     Layer { name: "grpc", imports: &["engine", "queue", "clock", "pb"] },
     Layer { name: "console", imports: &["engine", "queue", "clock"] },
     Layer { name: "server", imports: &["console", "grpc", "engine", "store", "queue", "clock", "pb"] },
     Layer { name: "client", imports: &["queue", "clock", "pb"] },
     Layer { name: "worker", imports: &["client", "queue", "clock", "pb"] },
-    Layer { name: "cli", imports: &["worker", "client", "server", "queue", "clock", "pb"] },
+    Layer { name: "cli", imports: &["worker", "client", "server", "queue", "clock", "pb", "crash"] },
     Layer { name: "main", imports: &["cli"] },
     Layer { name: "lib", imports: &[] },
 ];

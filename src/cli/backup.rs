@@ -15,6 +15,7 @@ use super::restore;
 use super::session::Session;
 use super::signals::Stop;
 use crate::client::{Backup, timestamp};
+use crate::crash::crash_point;
 
 /// Bytes of one step of the progress.
 const STEP_BYTES: u64 = 1 << 20;
@@ -80,6 +81,7 @@ async fn receive(backup: &mut Backup, out: &mut impl Write, stop: &Stop) -> Resu
                 }
                 let before = bytes / STEP_BYTES;
                 bytes += data.len() as u64;
+                crash_point!("backup.part_written");
                 (before..bytes / STEP_BYTES).for_each(|_| progress.done());
             }
         }
@@ -127,7 +129,9 @@ impl Partial {
 
     /// Makes it durable, reads it back, and gives it its name.
     fn finish(self, target: &Path, written: &BackupView, force: bool) -> Result<(), Failure> {
+        crash_point!("backup.written");
         self.file.sync_all().map_err(|error| cannot_write(&self.path, &error))?;
+        crash_point!("backup.durable");
         let contents = restore::read(&self.path, "MiB read back")?;
         if format!("{:08x}", contents.checksum) != written.checksum {
             return Err(Failure::new(Exit::Failed, "the file is not what the broker sent: check the disk"));
@@ -136,7 +140,9 @@ impl Partial {
             return Err(Failure::new(Exit::Failed, format!("{} has come into being meanwhile", target.display())));
         }
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        crash_point!("backup.checked");
         let named = fs::rename(&self.path, target).and_then(|()| File::open(parent)?.sync_all());
+        crash_point!("backup.named");
         named.map_err(|error| cannot_write(target, &error))
     }
 }

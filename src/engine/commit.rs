@@ -11,6 +11,7 @@ use super::input::Input;
 use super::round::{Release, Round, SnapshotReply};
 use super::signals::Signals;
 use crate::clock::Clock;
+use crate::crash::crash_point;
 use crate::queue::change::Change;
 use crate::queue::far::Carried;
 use crate::store::{DirectoryDelta, SetAside, Snapshot};
@@ -179,7 +180,9 @@ impl<C: Commits> Committing<C> {
             for release in group.releases {
                 release.let_go(&self.owner);
             }
+            crash_point!("round.answered");
             if group.is_last || group.is_end {
+                crash_point!("stop.durable");
                 return;
             }
             if group.is_freeze
@@ -212,7 +215,9 @@ impl<C: Commits> Committing<C> {
 
     fn make_durable(&mut self, group: &Group) -> Result<(), CommitFailure> {
         if group.is_last {
+            crash_point!("stop.begins");
             self.finish_fold()?;
+            crash_point!("stop.fold_finished");
         }
         self.commit(&group.changes)
     }
@@ -223,6 +228,7 @@ impl<C: Commits> Committing<C> {
         }
         self.signals.commit_begins(self.clock.now());
         self.commits.commit(changes)?;
+        crash_point!("round.durable");
         self.signals.commits.fetch_add(1, Ordering::Relaxed);
         self.signals.note_journal(&self.commits);
         if self.signals.commit_ends(self.clock.now()) {

@@ -339,7 +339,8 @@ impl<Done> Owner<Done> {
 /// The record that a command needs cannot be read.
 fn unreadable(error: &ReadError) -> Rejection {
     match error {
-        ReadError::Overtaken => Rejection::PagesMoving,
+        // A page store that has failed ends the broker: it is to be asked again after that.
+        ReadError::Overtaken | ReadError::Failed { .. } => Rejection::PagesMoving,
         ReadError::Damaged { .. } => {
             // The damage itself is told once, as an error.
             tracing::debug!(%error, "a message cannot be read");

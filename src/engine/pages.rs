@@ -152,7 +152,14 @@ pub(super) enum LoadInput {
 }
 
 /// The load thread: reads what is asked for until nobody can ask any more.
-pub(super) fn load(mut pages: Box<dyn Reads>, inbox: &Receiver<LoadInput>, owner: &Sender<Input>) {
+///
+/// # Errors
+/// The page store has failed.
+pub(super) fn load(
+    mut pages: Box<dyn Reads>,
+    inbox: &Receiver<LoadInput>,
+    owner: &Sender<Input>,
+) -> Result<(), ReadError> {
     for input in inbox {
         match input {
             LoadInput::Delta(delta) => pages.apply(&delta),
@@ -160,13 +167,17 @@ pub(super) fn load(mut pages: Box<dyn Reads>, inbox: &Receiver<LoadInput>, owner
             LoadInput::Load(load) => {
                 let result = pages.load(load);
                 let damaged = pages.take_damaged();
+                if let Err(failed @ ReadError::Failed { .. }) = result {
+                    return Err(failed);
+                }
                 if !damaged.is_empty() && owner.send(Input::Damaged(damaged)).is_err() {
-                    return;
+                    return Ok(());
                 }
                 if owner.send(Input::Loaded(load, result)).is_err() {
-                    return;
+                    return Ok(());
                 }
             }
         }
     }
+    Ok(())
 }

@@ -123,7 +123,8 @@ impl Sight<'_> {
 /// What is on disk cannot be read.
 pub(super) fn unreadable(error: &ReadError) -> FindRejection {
     match error {
-        ReadError::Overtaken => FindRejection::PagesMoving,
+        // A page store that has failed ends the broker: it is to be asked again after that.
+        ReadError::Overtaken | ReadError::Failed { .. } => FindRejection::PagesMoving,
         ReadError::Damaged { .. } => FindRejection::Damaged(error.to_string()),
     }
 }

@@ -76,10 +76,10 @@ pub struct Parts<C: Commits> {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The start of the run could not be written down.
-    #[error("the start could not be written to the journal")]
+    #[error("the start could not be written to the journal: {0}")]
     Commit(#[source] CommitFailure),
     /// The system gives no thread.
-    #[error("a thread could not be started")]
+    #[error("a thread could not be started: {0}")]
     Thread(#[source] io::Error),
 }
 
@@ -193,10 +193,13 @@ impl<Done: Send + 'static> Threads<Done> {
             fold(folds, &job_inbox, &rounds);
         })?;
         let (loads, load_inbox) = mpsc::channel();
-        let (load_sentinel, load_owner) = (sentinel(), owner.clone());
+        let (load_sentinel, load_owner, load_signals) = (sentinel(), owner.clone(), Arc::clone(signals));
         let load_thread = spawn("duewheel-load", move || {
             let _sentinel = load_sentinel;
-            load(far_pages, &load_inbox, &load_owner);
+            if let Err(failed) = load(far_pages, &load_inbox, &load_owner) {
+                load_signals.fail(&failed.to_string());
+                let _ended = load_owner.send(Input::Stop);
+            }
         })?;
         let (looks, look_inbox) = mpsc::channel();
         let (look_sentinel, look_owner) = (sentinel(), owner.clone());

@@ -135,7 +135,9 @@ impl Stream {
             tokio::select! {
                 biased;
                 () = frames.closed() => return Ending::Gone,
-                results = self.pipeline.next(), if may_answer => self.settled(settlement_results(results)),
+                progress = self.pipeline.progress(), if may_answer => if let Some(results) = progress {
+                    self.settled(settlement_results(results));
+                },
                 batch = self.consumer.next(), if may_deliver => match batch {
                     Some(batch) => self.taken.extend(batch),
                     None => return self.ending(),

@@ -60,19 +60,42 @@ impl Pipeline {
         self.admitting = Some((admission, batch));
     }
 
-    /// The results of the oldest batch. Pends while none is under way; nothing is lost if it is dropped.
-    pub(super) async fn next(&mut self) -> Results {
-        poll_fn(|cx| self.poll_next(cx)).await
+    /// The results of the oldest batch, or `None` if there may be room for another batch now, since the youngest was
+    /// admitted. Pends while none is under way; nothing is lost if it is dropped.
+    pub(super) async fn progress(&mut self) -> Option<Results> {
+        poll_fn(|cx| {
+            let is_admitted = self.poll_admission(cx);
+            match self.poll_oldest(cx) {
+                Poll::Ready(results) => Poll::Ready(Some(results)),
+                // The frame after it must not wait for the commit of the oldest.
+                Poll::Pending if is_admitted => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Results> {
-        if let Some((mut admission, batch)) = self.admitting.take() {
-            match admission.as_mut().poll(cx) {
-                Poll::Ready(Ok(pending)) => self.under_way.push_back(UnderWay::Admitted(Box::pin(pending), batch)),
-                Poll::Ready(Err(error)) => self.under_way.push_back(UnderWay::Settled(batch.failed(&error))),
-                Poll::Pending => self.admitting = Some((admission, batch)),
+    /// The results of the oldest batch, when no other batch comes.
+    pub(super) async fn next(&mut self) -> Results {
+        loop {
+            if let Some(results) = self.progress().await {
+                return results;
             }
         }
+    }
+
+    /// True if the youngest batch has just been admitted.
+    fn poll_admission(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((mut admission, batch)) = self.admitting.take() else { return false };
+        match admission.as_mut().poll(cx) {
+            Poll::Ready(Ok(pending)) => self.under_way.push_back(UnderWay::Admitted(Box::pin(pending), batch)),
+            Poll::Ready(Err(error)) => self.under_way.push_back(UnderWay::Settled(batch.failed(&error))),
+            Poll::Pending => self.admitting = Some((admission, batch)),
+        }
+        self.admitting.is_none()
+    }
+
+    fn poll_oldest(&mut self, cx: &mut Context<'_>) -> Poll<Results> {
         let answer = match self.under_way.front_mut() {
             None => return Poll::Pending,
             Some(UnderWay::Admitted(pending, _)) => Some(ready!(pending.as_mut().poll(cx))),

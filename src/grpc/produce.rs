@@ -46,9 +46,9 @@ impl Stream {
                     let Ok(permit) = permit else { return };
                     permit.send(Ok(self.response.take().expect("a response waits")));
                 }
-                results = self.pipeline.next(), if may_answer => {
+                progress = self.pipeline.progress(), if may_answer => if let Some(results) = progress {
                     self.response = Some(ProduceStreamResponse { results: produce_results(results) });
-                }
+                },
                 fault = &mut stopped => break Some(fault),
                 request = requests.message(), if may_take => match request {
                     Ok(Some(request)) => {

@@ -420,7 +420,10 @@ mod tests {
         check(&roomy);
         for arrival in 0..3_000 {
             let found = |table: &PlaceTable| table.holders(spread(arrival)).collect::<Vec<_>>();
-            assert_eq!((found(&roomy), found(&grown)), (vec![(arrival, place(arrival))], vec![(arrival, place(arrival))]));
+            assert_eq!(
+                (found(&roomy), found(&grown)),
+                (vec![(arrival, place(arrival))], vec![(arrival, place(arrival))])
+            );
         }
         for arrival in 0..2_990 {
             roomy.remove(spread(arrival), arrival);

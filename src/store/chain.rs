@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
+use crate::crash::crash_point;
+
 use super::codec::{Malformed, Reader};
 use super::home::Identity;
 use super::journal::{JournalStart, UsedSegment};
@@ -37,6 +39,9 @@ pub(super) fn find_segments(log: &dyn SegmentLog, identity: &Identity) -> Result
             HeaderState::Blank => found.spares.push((file, bytes)),
             HeaderState::Used(header) if header.store != identity.store => {
                 return Err(OpenError::ForeignSegment { file: log.name(file) });
+            }
+            HeaderState::Used(header) if header.bytes != 0 && header.bytes != bytes => {
+                return Err(damaged("the file is not as long as it was made: its end is lost"));
             }
             HeaderState::Used(header) => {
                 if found.used.insert(header.sequence, UsedSegment { file, bytes, header }).is_some() {
@@ -205,6 +210,7 @@ pub(super) fn go_on(
         let from = records.last().map_or(0, |record| record.offset);
         let bytes = &contents[from..chain.end];
         log.write(segment.file, from as u64, bytes).map_err(failed_write)?;
+        crash_point!("recovery.end_written");
         log.sync(segment.file).map_err(failed_sync)?;
     }
     let next_commit = chain.last_commit() + 1;
@@ -226,6 +232,7 @@ pub(super) fn go_on(
     for (file, _) in odd {
         let failed = OpenError::io(format!("{} cannot be removed", log.name(file)));
         log.remove(file).map_err(failed)?;
+        crash_point!("recovery.odd_removed");
     }
     Ok(JournalStart { used, spares, end: chain.end as u64, next_commit, next_sequence: newest + 1 })
 }

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use crate::crash::crash_point;
 use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord, Totals};
 use crate::queue::message::{MessageId, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -368,9 +369,12 @@ pub fn set_aside(
             break job;
         }
     };
+    crash_point!("set_aside.noted");
     let done = opened.folder.run(job).map_err(|error| failed(&error))?;
+    crash_point!("set_aside.folded");
     let aside = done.set_aside.clone();
     opened.committer.folded(done).map_err(|error| failed(&error))?;
+    crash_point!("set_aside.complete");
     // Without leases a clean stop stays one.
     if let Some(close) = clean.filter(|close| matches!(close, Change::Closed(closing) if closing.leases.is_empty())) {
         opened.committer.commit(&[close]).map_err(|error| failed(&error))?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{Change, Totals};
 use crate::queue::far::Carried;
 use crate::queue::message::{HistoryEntry, Message, Place, TopicId};
@@ -224,6 +225,7 @@ impl Committer {
             last_topic: self.ledger.last_topic,
         };
         self.frozen = Some(Frozen { table, mark, carry_before, cursor: 0, is_folded: false });
+        crash_point!("fold.frozen");
         Some(job)
     }
 
@@ -237,6 +239,7 @@ impl Committer {
         let frozen = self.frozen.as_mut().expect("a fold that is done was begun");
         assert_eq!(frozen.mark.fold, done.fold, "the fold that is done is the one that was begun");
         frozen.is_folded = true;
+        crash_point!("fold.before_note");
         for aside in &done.set_aside {
             self.ledger.set_aside(aside.part.topic, aside.messages);
         }
@@ -316,9 +319,11 @@ impl Committer {
         }
         // Not before: the append may begin a segment, whose header must not name a fold that is not noted yet.
         if let Some(frozen) = completed {
+            crash_point!("fold.noted");
             self.mark = frozen.mark;
             self.retired = Arc::into_inner(frozen.table);
             self.journal.recycle(self.mark.previous_through).map_err(|error| self.fail(error))?;
+            crash_point!("fold.recycled");
         }
         self.retired.take_if(|table| table.shed(SHED_PER_COMMIT));
         Ok(())

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
+
 use super::codec::Malformed;
 use super::directory::DirectoryDelta;
 use super::folder::{FoldError, Folder};
@@ -44,7 +46,9 @@ impl Folder {
         if plan.is_empty() {
             return Ok(None);
         }
+        crash_point!("compaction.begins");
         let delta = self.rewrite(&plan).map_err(|problem| FoldError { fold, problem })?;
+        crash_point!("compaction.complete");
         // There may be more to do in the same slots.
         self.worn.extend(plan.into_keys());
         Ok(Some(Arc::new(delta)))

@@ -194,6 +194,8 @@ struct KvMedium {
     unsynced: Vec<Batch>,
     calls: Calls,
     reads: u64,
+    /// What every read fails with.
+    reading: Option<KvError>,
 }
 
 /// A key-value store that loses what was not made durable.
@@ -216,6 +218,11 @@ impl LossyKv {
     /// Lets the next `calls` batches and barriers succeed and all later ones fail; `None`: none fails.
     pub fn fail_after(&self, calls: Option<u64>) {
         self.medium().calls.fail_after = calls;
+    }
+
+    /// Lets every read fail from now on, or none any more.
+    pub fn fail_reads(&self, error: Option<KvError>) {
+        self.medium().reading = error;
     }
 
     /// Cuts the power: some of the batches since the last barrier survive, in their order.
@@ -278,11 +285,14 @@ impl KvRead for LossyKv {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         let medium = &mut *self.medium();
         medium.reads += 1;
+        medium.reading.clone().map_or(Ok(()), Err)?;
         Ok(medium.present.get(key).cloned())
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
-        for (key, value) in self.medium().present.range(prefix.to_vec()..) {
+        let medium = self.medium();
+        medium.reading.clone().map_or(Ok(()), Err)?;
+        for (key, value) in medium.present.range(prefix.to_vec()..) {
             if !key.starts_with(prefix) || visit(key, value) == ControlFlow::Break(()) {
                 break;
             }
@@ -299,7 +309,7 @@ impl Kv for LossyKv {
     fn apply(&mut self, batch: Batch) -> Result<(), KvError> {
         let medium = &mut *self.medium();
         medium.calls.writes += 1;
-        medium.calls.proceed().map_err(|text| KvError(text.to_owned()))?;
+        medium.calls.proceed().map_err(|text| KvError::Failed(text.to_owned()))?;
         medium.unsynced.push(batch.clone());
         apply(&mut medium.present, batch);
         Ok(())
@@ -308,7 +318,7 @@ impl Kv for LossyKv {
     fn make_durable(&mut self) -> Result<(), KvError> {
         let medium = &mut *self.medium();
         medium.calls.syncs += 1;
-        medium.calls.proceed().map_err(|text| KvError(text.to_owned()))?;
+        medium.calls.proceed().map_err(|text| KvError::Failed(text.to_owned()))?;
         medium.durable = medium.present.clone();
         medium.unsynced.clear();
         Ok(())

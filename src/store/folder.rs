@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
 use crate::queue::far::Carried;
 use crate::queue::message::{Message, Place, TopicId};
@@ -98,6 +99,7 @@ impl Folder {
 
     pub(super) fn fold(&mut self, job: &FoldJob) -> Result<FoldDone, PagesError> {
         assert_eq!(job.mark.fold, self.state.mark.fold + 1, "folds run in order");
+        crash_point!("fold.begins");
         let run = self.state.run + 1;
         self.topics.extend(job.table.topics.iter().map(|(&id, topic)| (id, topic.clone())));
         self.topics.retain(|id, _| !job.table.deleted.contains(id));
@@ -124,11 +126,13 @@ impl Folder {
             if self.doomed.contains_key(&topic) { Vec::new() } else { useless_dedup(runs, job.now) }
         });
         writer.finish(&mut last)?;
+        crash_point!("fold.pages_durable");
         put_facts(job, &quarantine.counts(), &mut last);
         let FoldJob { arrivals, epoch, carry_before, last_topic, .. } = *job;
         let state = PagesState { mark: job.mark, run, arrivals, epoch, carry_before, last_topic, ..self.state };
         let delta = DirectoryDelta { fold: job.mark.fold, run, slots };
         self.complete(last, state, &delta)?;
+        crash_point!("fold.complete");
         self.worn.extend(delta.slots.keys());
         (self.ended, self.dedup, self.index) = (ended, dedup, index);
         self.doomed.extend(job.table.deleted.iter().map(|&topic| (topic, 0)));
@@ -153,8 +157,11 @@ impl Folder {
         self.listing.follow(&*self.kv, &last)?;
         state.listing = self.listing.digest;
         last.put(vec![STATE], seal(&[STATE], &state.encode()));
+        crash_point!("complete.before_batch");
         self.kv.apply(last)?;
+        crash_point!("complete.applied");
         self.kv.make_durable()?;
+        crash_point!("complete.durable");
         self.directory.apply(delta);
         self.state = state;
         self.remove_useless(useless)

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{DedupRecord, Finished};
 use crate::queue::message::TopicId;
 
@@ -72,6 +73,7 @@ impl Folder {
         if self.doomed.is_empty() {
             return Ok(None);
         }
+        crash_point!("give_back.begins");
         let mut removed = Removed::default();
         for (&topic, &parts) in &self.doomed {
             if !self.remove_topic(topic, parts, &mut removed)? {
@@ -83,6 +85,7 @@ impl Folder {
         let run = self.state.run + 1;
         let delta = DirectoryDelta { fold: self.state.mark.fold, run, slots };
         self.complete(last, PagesState { run, ..self.state }, &delta)?;
+        crash_point!("give_back.complete");
         self.doomed.extend(left);
         for topic in done {
             self.doomed.remove(&topic);

@@ -19,7 +19,10 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::crash::crash_point;
+
 use super::open_error::OpenError;
+use super::options::StoreOptions;
 use super::segment::StoreId;
 
 /// The format of the directory that this version writes and the newest it reads.
@@ -92,7 +95,8 @@ impl Home {
         Ok(home)
     }
 
-    /// Opens a data directory that is complete, for a tool.
+    /// Opens a data directory that is complete, for a tool. It needs as much room as a broker: without, sled does not open,
+    /// which would be taken for damage.
     pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
         if path.is_dir() {
             refuse_unfinished(path, &names(path)?)?;
@@ -101,7 +105,7 @@ impl Home {
         if !format.is_file() {
             return Err(OpenError::Incomplete { path: format });
         }
-        Self::open(path, 0)
+        Self::open(path, StoreOptions::default().min_free_bytes)
     }
 
     /// Makes a data directory for a backup, in one that is missing or empty, or in which a restore was interrupted:
@@ -114,8 +118,10 @@ impl Home {
         let marker = path.join(RESTORING);
         let written = File::create(&marker).and_then(|file| file.sync_all());
         written.map_err(write_error(&marker))?;
+        crash_point!("restore.marked");
         sync_directory(path)?;
         remove_parts(path)?;
+        crash_point!("restore.emptied");
         check_space(path, min_free_bytes)?;
         let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
         let identity = begin(path, &[&journal, &pages])?;
@@ -125,7 +131,9 @@ impl Home {
     /// The restore is complete: from now on it is a data directory as any other.
     pub(super) fn restored(&self) -> Result<(), OpenError> {
         let marker = self.path.join(RESTORING);
+        crash_point!("restore.before_unmarking");
         fs::remove_file(&marker).map_err(write_error(&marker))?;
+        crash_point!("restore.unmarked");
         sync_directory(&self.path)
     }
 
@@ -146,7 +154,10 @@ impl Home {
         match fs::remove_dir_all(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_error(&new)(error)),
             Err(_) => Ok(()),
-            Ok(()) => sync_directory(&self.path),
+            Ok(()) => {
+                crash_point!("home.copy_removed");
+                sync_directory(&self.path)
+            }
         }
     }
 
@@ -154,8 +165,11 @@ impl Home {
     pub(super) fn finish(&self) -> Result<(), OpenError> {
         if !self.is_made {
             let unfinished = self.path.join(UNFINISHED);
+            crash_point!("home.before_naming");
             fs::rename(&unfinished, self.path.join(FORMAT)).map_err(write_error(&unfinished))?;
+            crash_point!("home.named");
             sync_directory(&self.path)?;
+            crash_point!("home.finished");
         }
         Ok(())
     }
@@ -168,6 +182,7 @@ fn make_directory(path: &Path) -> Result<(), OpenError> {
     if path.exists() {
         return Err(OpenError::NotADirectory { path: path.to_owned() });
     }
+    crash_point!("home.begins");
     // Bodies of messages are nobody else's business.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(write_error(path))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -291,12 +306,14 @@ fn begin(path: &Path, parts: &[&Path]) -> Result<Identity, OpenError> {
         Ok(identity) => identity,
         Err(_) => write_identity(&unfinished)?,
     };
+    crash_point!("home.identity_written");
     sync_directory(path)?;
     for part in parts {
         match fs::create_dir(part) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(write_error(part)(error)),
             _ => {}
         }
+        crash_point!("home.part_made");
     }
     sync_directory(path)?;
     Ok(identity)
@@ -328,6 +345,7 @@ fn write_identity(path: &Path) -> Result<Identity, OpenError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let written = options.open(path).and_then(|mut file| {
+        crash_point!("home.identity_begun");
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });

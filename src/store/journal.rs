@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io;
 
+use crate::crash::crash_point;
+
 use super::log::{SegmentFile, SegmentLog};
 use super::segment::{HEADER_BYTES, SegmentHeader, StoreId, finish_record};
 
@@ -104,8 +106,11 @@ impl Journal {
         }
         let segment = self.used.back().expect("a segment was begun");
         finish_record(record, &segment.header, self.next_commit);
+        crash_point!("journal.before_write");
         self.log.write(segment.file, self.end, record)?;
+        crash_point!("journal.written");
         self.log.sync(segment.file)?;
+        crash_point!("journal.durable");
         self.end += record.len() as u64;
         self.next_commit += 1;
         Ok(())
@@ -132,9 +137,13 @@ impl Journal {
             fold: facts.mark.fold,
             folded_through: facts.mark.through,
             live: facts.live,
+            bytes,
         };
+        crash_point!("segment.before_header");
         self.log.write(file, 0, &header.encode())?;
+        crash_point!("segment.header_written");
         self.log.sync(file)?;
+        crash_point!("segment.header_durable");
         self.used.push_back(UsedSegment { file, bytes, header });
         self.next_sequence += 1;
         self.end = HEADER_BYTES as u64;
@@ -147,8 +156,11 @@ impl Journal {
             let segment = self.used.pop_front().expect("there are two");
             if segment.bytes == self.segment_bytes && self.spares.len() < self.max_spares {
                 self.spares.push((segment.file, segment.bytes));
+                crash_point!("recycle.reused");
             } else {
+                crash_point!("recycle.before_removal");
                 self.log.remove(segment.file)?;
+                crash_point!("recycle.removed");
             }
         }
         Ok(())

@@ -4,8 +4,14 @@ use std::ops::ControlFlow;
 
 /// An error of the key-value store, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct KvError(pub String);
+pub enum KvError {
+    /// This call cannot be done; a value that cannot be read is damaged.
+    #[error("{0}")]
+    Refused(String),
+    /// The store has failed and does nothing any more: what it does not read says nothing about what is stored.
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// Puts and removes that are applied together or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

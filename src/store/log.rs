@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use crate::crash::crash_point;
+
 /// Number of a segment file; it says nothing about the order of the contents.
 pub type SegmentFile = u32;
 
@@ -119,8 +121,11 @@ fn make(directory: &Path, handle: &File, number: SegmentFile, bytes: u64) -> io:
             return Err(error);
         }
     };
+    crash_point!("segment_file.filled");
     fs::rename(&unfinished, path(directory, number))?;
+    crash_point!("segment_file.named");
     handle.sync_all()?;
+    crash_point!("segment_file.durable");
     Ok(file)
 }
 

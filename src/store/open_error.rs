@@ -1,4 +1,5 @@
-//! Why a store does not open. Every variant is a refusal: nothing was changed and nothing is deleted.
+//! Why a store does not open. Every variant is a refusal: nothing was changed and nothing is deleted, except that sled, while it
+//! opens, cuts its file off where it finds damage.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,9 +9,10 @@ use crate::queue::message::TopicId;
 use super::page::PagesError;
 
 /// What an operator can do when data is damaged.
-const STEPS: &str = "Nothing was changed. Keep a copy of the data directory and check the disk. 'duewheel check' tells \
-                     all that is damaged, and with --quarantine sets damaged pages aside. Anything else needs a \
-                     backup, or the directory moved away for an empty one";
+const STEPS: &str = "The journal was not changed; the page store may have cut its own file where it is damaged. Keep a copy \
+                     of the data directory and check the disk. 'duewheel check' tells all that is damaged, and with \
+                     --quarantine sets damaged pages aside. Anything else needs a backup, or the directory moved away \
+                     for an empty one";
 
 /// A store does not open.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +92,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Too little space to open without risk.
-    #[error("{} has {free} bytes free; at least {needed} are needed to start", path.display())]
+    #[error("{} has {free} bytes free; at least {needed} are needed to open it", path.display())]
     DiskFull {
         /// The directory.
         path: PathBuf,

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::crash::crash_point;
+
 use super::kv::{Batch, Kv, KvError, KvRead, Visit};
 
 /// sled with its file opened a second time, for syncing.
@@ -66,9 +68,14 @@ impl SledPages {
             .flush_every_ms(Some(FLUSH_EVERY_MS))
             .use_compression(false)
             .print_profile_on_drop(false);
-        let db = open_database(&config)?;
+        crash_point!("pages.cleaned");
         let path = directory.join("db");
-        let file = File::open(&path).map_err(io_error(&path))?;
+        // A failed sync is told to each descriptor that was open then: also to this one, if a thread of sled meets it.
+        let earlier = File::open(&path);
+        let db = open_database(&config)?;
+        crash_point!("pages.opened");
+        let file = earlier.or_else(|_| File::open(&path)).map_err(io_error(&path))?;
+        file.sync_all().map_err(io_error(&path))?;
         // Names and lengths of files that sled has just made: once, since later syncs cover data only.
         for entry in fs::read_dir(directory).map_err(io_error(directory))? {
             let path = entry.map_err(io_error(directory))?.path();
@@ -103,6 +110,7 @@ fn remove_unfinished_snapshots(directory: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         if name.starts_with("snap.") && name.ends_with(".generating") {
             fs::remove_file(entry.path())?;
+            crash_point!("pages.snapshot_removed");
         }
     }
     Ok(())
@@ -116,21 +124,30 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// Runs a call of sled, which panics on some kinds of damage, and makes one error of all that can go wrong.
 fn guarded<T, E: std::fmt::Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, KvError> {
     catch_unwind(AssertUnwindSafe(call))
-        .map_err(|panic| KvError(panic_text(panic.as_ref())))?
-        .map_err(|error| KvError(error.to_string()))
+        .map_err(|panic| KvError::Refused(panic_text(panic.as_ref())))?
+        .map_err(|error| KvError::Refused(error.to_string()))
 }
 
 /// Reads of sled, which may come from any thread.
 struct SledReads(sled::Db);
 
+impl SledReads {
+    /// After a write has failed sled fails in everything, reads included, though nothing is wrong with what they read. It
+    /// tells so when it is to write what waits, and only then.
+    fn explain(&self, error: KvError) -> KvError {
+        if guarded(|| self.0.flush()).is_ok() { error } else { KvError::Failed(error.to_string()) }
+    }
+}
+
 impl KvRead for SledReads {
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        Ok(guarded(|| self.0.get(key))?.map(|value| value.to_vec()))
+        let value = guarded(|| self.0.get(key)).map_err(|error| self.explain(error))?;
+        Ok(value.map(|value| value.to_vec()))
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         let mut items = self.0.scan_prefix(prefix);
-        while let Some((key, value)) = guarded(|| items.next().transpose())? {
+        while let Some((key, value)) = guarded(|| items.next().transpose()).map_err(|error| self.explain(error))? {
             if visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }
@@ -180,6 +197,7 @@ impl Kv for SledPages {
 
     fn make_durable(&mut self) -> Result<(), KvError> {
         self.flush()?;
+        crash_point!("pages.flushed");
         guarded(|| self.file.sync_data())
     }
 

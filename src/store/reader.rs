@@ -18,7 +18,7 @@ use super::counts::CutCache;
 use super::directory::{Directory, DirectoryDelta};
 use super::home::HomeLock;
 use super::keys::Level;
-use super::kv::KvRead;
+use super::kv::{KvError, KvRead};
 use super::page::{Order, PagesError, read_page, sort_time};
 use super::quarantine::PageName;
 use super::state::PagesState;
@@ -36,6 +36,12 @@ pub enum ReadError {
     #[error("the pages are damaged: {what}")]
     Damaged {
         /// What and where.
+        what: String,
+    },
+    /// The page store has failed as a whole. Nothing is known to be damaged, and nothing can be read before a restart.
+    #[error("the page store has failed: {what}")]
+    Failed {
+        /// What it says.
         what: String,
     },
 }
@@ -254,10 +260,10 @@ impl Reader {
     /// Notes what cannot be read, unless the pages have moved on.
     fn note_all(&mut self, damaged: Vec<(DamagedPart, PagesError)>) -> Result<(), ReadError> {
         for (part, problem) in damaged {
-            if self.explain(&problem) == ReadError::Overtaken {
-                return Err(ReadError::Overtaken);
+            match self.explain(&problem) {
+                ReadError::Damaged { .. } => self.note(part),
+                other => return Err(other),
             }
-            self.note(part);
         }
         Ok(())
     }
@@ -272,13 +278,13 @@ impl Reader {
                 Ok(Some(message)) => return Ok(Some(message)),
                 // Another page may hold it.
                 Err((part, problem)) => match self.explain(&problem) {
-                    ReadError::Overtaken => return Err(ReadError::Overtaken),
                     damaged @ ReadError::Damaged { .. } => {
                         if let Some(part) = part {
                             self.note(part);
                         }
                         failed = Some(damaged);
                     }
+                    other => return Err(other),
                 },
             }
         }
@@ -310,11 +316,15 @@ impl Reader {
         }
     }
 
-    /// What cannot be read is damaged, unless the pages have moved on.
+    /// What cannot be read is damaged, unless the pages have moved on, or the page store has failed.
     fn explain(&self, error: &PagesError) -> ReadError {
-        match PagesState::load(&*self.kv) {
-            Ok(now) if now.run != self.state.run => ReadError::Overtaken,
-            _ => ReadError::Damaged { what: error.to_string() },
+        let what = error.to_string();
+        match (error, PagesState::load(&*self.kv)) {
+            (PagesError::Kv(KvError::Failed(_)), _) | (_, Err(PagesError::Kv(KvError::Failed(_)))) => {
+                ReadError::Failed { what }
+            }
+            (_, Ok(now)) if now.run != self.state.run => ReadError::Overtaken,
+            _ => ReadError::Damaged { what },
         }
     }
 

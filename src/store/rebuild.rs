@@ -11,6 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use crate::crash::crash_point;
 use crate::queue::change::{DedupRecord, Finished};
 use crate::queue::message::TopicId;
 
@@ -73,6 +74,7 @@ pub fn compact(directory: &Path, watch: &mut dyn FnMut(u64, u64)) -> Result<Comp
     check_room(directory, needed_bytes(&folder, bytes_before))?;
     let new = home.new_pages();
     fs::create_dir(&new).map_err(OpenError::io(format!("{} cannot be made", new.display())))?;
+    crash_point!("rebuild.begins");
     let copied = copy(&folder, &new, watch);
     if copied.is_err() {
         // The room is given back at once; if that fails, the next start does it.
@@ -80,9 +82,12 @@ pub fn compact(directory: &Path, watch: &mut dyn FnMut(u64, u64)) -> Result<Comp
     }
     let messages = copied?;
     drop(folder);
+    crash_point!("rebuild.copied");
     exchange(&home)?;
+    crash_point!("rebuild.exchanged");
     let bytes_after = directory_bytes(&home.pages);
     home.remove_new_pages()?;
+    crash_point!("rebuild.complete");
     Ok(Compacted { bytes_before, bytes_after, messages })
 }
 
@@ -101,6 +106,7 @@ fn exchange(home: &Home) -> Result<(), OpenError> {
     sync_directory(parent)?;
     renameat_with(CWD, &new, CWD, pages, RenameFlags::EXCHANGE)
         .map_err(|error| OpenError::io("the file system cannot exchange two directories")(error.into()))?;
+    crash_point!("rebuild.before_sync");
     sync_directory(parent)
 }
 
@@ -132,6 +138,7 @@ fn copy(folder: &Folder, to: &Path, watch: &mut dyn FnMut(u64, u64)) -> Result<u
     let state = PagesState { run: folder.state.run + 1, listing: target.listing.digest, ..folder.state };
     target.batch.put(vec![STATE], seal(&[STATE], &state.encode()));
     target.apply()?;
+    crash_point!("rebuild.stated");
     target.kv.make_durable().map_err(PagesError::from)?;
     Ok(messages)
 }
@@ -225,6 +232,8 @@ impl Target {
         let batch = std::mem::take(&mut self.batch);
         let kv: &dyn KvRead = &*self.kv;
         self.listing.follow(kv, &batch)?;
-        Ok(self.kv.apply(batch)?)
+        self.kv.apply(batch)?;
+        crash_point!("rebuild.after_batch");
+        Ok(())
     }
 }

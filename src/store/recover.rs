@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{Change, DedupRecord, Finished, Restored, TopicRecord, Totals};
 use crate::queue::message::TopicId;
 use crate::queue::time::Timestamp;
@@ -76,6 +77,7 @@ pub(super) fn open_locked(
     sink: &mut dyn FnMut(Restored),
 ) -> Result<Opened, OpenError> {
     let state = PagesState::load(&*kv)?;
+    crash_point!("recovery.pages_read");
     let found = find_segments(&*log, &identity)?;
     let mut chain = Chain::read(&*log, &found.used, &state, state.mark.through)?;
     let noted = chain.noted_fold(&*log)?;
@@ -87,6 +89,7 @@ pub(super) fn open_locked(
             return Err(OpenError::JournalBehind { pages, journal });
         }
     }
+    crash_point!("recovery.journal_read");
     remove_unfinished(&mut *kv)?;
     let mut folder = load_folder(kv, &state, identity.store, lock.clone())?;
     let mut ledger = Ledger {
@@ -95,18 +98,22 @@ pub(super) fn open_locked(
         last_topic: state.last_topic.max(folder.topics.keys().next_back().copied().unwrap_or_default()),
         ..Ledger::default()
     };
+    crash_point!("recovery.unfinished_removed");
     let unmarked = unmarked_fold(&chain, &*log, &state)?;
     restore_pages(&folder, &chain, &*log, unmarked.as_ref(), &mut ledger, sink)?;
     restore_journal(&chain, &*log, &state, &mut ledger, sink)?;
     check_counts(&folder.directory, &folder.doomed, &ledger, unmarked.as_ref())?;
     folder.avoided = ledger.young.damaged.iter().filter_map(PageName::of_whole).collect();
+    crash_point!("recovery.restored");
     let torn = chain.torn.clone();
     let start = go_on(&mut *log, chain, found.spares, &state, &options)?;
+    crash_point!("recovery.goes_on");
     let (epoch, clean) = (ledger.epoch + 1, ledger.closed);
     let max_spares = usize::try_from(options.generation_bytes * 3 / options.segment_bytes).unwrap_or(usize::MAX);
     let max_spares = max_spares.max(options.spare_segments) + 2;
     let mut journal = Journal::new(log, identity.store, options.segment_bytes, max_spares, start);
     journal.prepare(options.spare_segments).map_err(OpenError::io("no journal segment can be made"))?;
+    crash_point!("recovery.prepared");
     let committer = Committer::new(journal, ledger, state.mark, options, unmarked, lock);
     let repeated_fold = (noted > state.mark.fold).then_some(noted);
     Ok(Opened { committer, folder, epoch, clean, identity, torn, repeated_fold })

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::crash::crash_point;
 use crate::queue::change::{Change, Finished, TopicRecord, Totals};
 use crate::queue::message::{Content, DeadReason, Message, Place, Progress, TopicId};
 use crate::queue::time::Timestamp;
@@ -120,6 +121,7 @@ pub fn restore(
     let home = Home::begin_restore(directory, options.min_free_bytes)?;
     match fill(path, &home, &contents, options, now, watch) {
         Ok(bytes) => {
+            crash_point!("restore.filled");
             home.finish()?;
             home.restored()?;
             Ok(Restored { contents, bytes })
@@ -247,9 +249,11 @@ fn fill(
     filling.opened.committer.set_last_topic(last_topic);
     // Twice: both must also be in the fold to which a page store could go back.
     filling.fold()?;
+    crash_point!("restore.folded");
     filling.fold()?;
     let bytes = filling.opened.folder.disk_bytes() + filling.opened.committer.journal_bytes();
     drop(filling);
+    crash_point!("restore.before_trial");
     // What a start would refuse is to be found now.
     drop(open_home(home, options, &mut |_| {})?);
     Ok(bytes)
@@ -263,6 +267,7 @@ struct Filling {
 impl Filling {
     fn commit(&mut self, changes: &[Change]) -> Result<(), OpenError> {
         self.opened.committer.commit(changes).map_err(|error| failed(&error))?;
+        crash_point!("restore.committed");
         if self.opened.committer.is_generation_full() { self.fold() } else { Ok(()) }
     }
 

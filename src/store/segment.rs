@@ -38,6 +38,9 @@ pub(super) struct SegmentHeader {
     pub(super) folded_through: u64,
     /// Live messages when it was begun.
     pub(super) live: u64,
+    /// Size of its file, which never changes; 0 in headers that do not tell it. A shorter file has lost commits, which
+    /// would look like the end of the journal. It needs no checksum: a wrong size is refused.
+    pub(super) bytes: u64,
 }
 
 /// What the first sector of a segment is.
@@ -64,6 +67,7 @@ impl SegmentHeader {
         }
         let sum = crc32c::crc32c(&bytes[..72]);
         bytes[72..76].copy_from_slice(&sum.to_le_bytes());
+        bytes[76..84].copy_from_slice(&self.bytes.to_le_bytes());
         bytes
     }
 
@@ -90,6 +94,7 @@ impl SegmentHeader {
             fold: word64(header, 48),
             folded_through: word64(header, 56),
             live: word64(header, 64),
+            bytes: word64(header, 76),
         }))
     }
 

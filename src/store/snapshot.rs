@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::crash::crash_point;
 use crate::queue::change::{DedupRecord, Finished, TopicRecord, Totals};
 use crate::queue::message::{Message, Place, TopicId};
 use crate::queue::quarantine::DamagedPart;
@@ -19,7 +20,7 @@ use super::folder::{FoldError, Folder};
 use super::hold::Hold;
 use super::home::HomeLock;
 use super::keys::{Level, TOTALS};
-use super::kv::KvRead;
+use super::kv::{KvError, KvRead};
 use super::page::PagesError;
 use super::records::totals;
 use super::recover::load;
@@ -80,6 +81,7 @@ impl Folder {
 
     fn snapshot(&mut self, job: &FoldJob) -> Result<Snapshot, PagesError> {
         let hold = self.hold()?;
+        crash_point!("snapshot.held");
         let mut counted: BTreeMap<TopicId, Totals> = BTreeMap::new();
         load(&*self.kv, TOTALS, "totals", totals, &mut |topic, totals| {
             counted.insert(topic, totals);
@@ -214,9 +216,10 @@ impl Snapshot {
     /// What cannot be read is damaged, unless it is not held any more.
     fn explain(&self, part: Option<DamagedPart>, problem: &PagesError) -> BackupError {
         if self.hold.is_revoked() {
-            BackupError::Overtaken
-        } else {
-            BackupError::Damaged { what: problem.to_string(), part }
+            return BackupError::Overtaken;
         }
+        // A page store that has failed says nothing about its pages.
+        let part = part.filter(|_| !matches!(problem, PagesError::Kv(KvError::Failed(_))));
+        BackupError::Damaged { what: problem.to_string(), part }
     }
 }

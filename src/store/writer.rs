@@ -8,6 +8,8 @@
 
 use std::ops::ControlFlow;
 
+use crate::crash::crash_point;
+
 use super::codec::{Malformed, Reader, put_bytes, seal, unseal};
 use super::keys::{DATA, INTENT, MAX_VALUE_BYTES, intent_key};
 use super::kv::{Batch, Kv};
@@ -52,7 +54,9 @@ impl<'a> RunWriter<'a> {
             self.close_intent();
         }
         if !self.batch.is_empty() {
+            crash_point!("run.before_batch");
             self.kv.apply(std::mem::take(&mut self.batch))?;
+            crash_point!("run.after_batch");
         }
         Ok(())
     }
@@ -103,7 +107,12 @@ impl Useless {
 
     /// Removes it, once the last batch is durable.
     pub(super) fn remove(self, kv: &mut dyn Kv) -> Result<(), PagesError> {
-        self.batches.into_iter().try_for_each(|batch| Ok(kv.apply(batch)?))
+        for batch in self.batches {
+            crash_point!("removal.before_batch");
+            kv.apply(batch)?;
+            crash_point!("removal.after_batch");
+        }
+        Ok(())
     }
 
     /// Leaves it to its intents: gives their keys, and how many keys they remove.
@@ -131,14 +140,21 @@ pub(super) fn remove_unfinished(kv: &mut dyn Kv) -> Result<(), PagesError> {
     if let Some(problem) = problem {
         return Err(PagesError::damaged("the intent of a fold")(problem));
     }
-    batches.into_iter().try_for_each(|batch| Ok(kv.apply(batch)?))
+    for batch in batches {
+        crash_point!("recovery.before_removal");
+        kv.apply(batch)?;
+        crash_point!("recovery.after_removal");
+    }
+    Ok(())
 }
 
 /// Removes what an intent names, if it is there.
 pub(super) fn remove_by(kv: &mut dyn Kv, intent: &[u8]) -> Result<(), PagesError> {
     let Some(value) = kv.value(intent)? else { return Ok(()) };
     let batch = removals(intent, &value).map_err(PagesError::damaged("what was kept for a backup"))?;
-    Ok(kv.apply(batch)?)
+    kv.apply(batch)?;
+    crash_point!("hold.removed");
+    Ok(())
 }
 
 /// What an intent names is removed, and the intent itself.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod serving;
+
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::path::Path;
@@ -15,8 +17,8 @@ use bytes::Bytes;
 
 use duewheel::clock::{Clock, ManualTime, StepPolicy, Stopwatch};
 use duewheel::engine::{
-    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, Status,
-    Window, start,
+    CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, StartError,
+    Status, Window, start,
 };
 use duewheel::queue::change::{Change, Restored};
 use duewheel::queue::command::{Command, Delivery, Due, KeyPolicy, Produce, Produced, Reply};
@@ -328,6 +330,10 @@ impl Broker {
 
 /// An engine over what the journal holds.
 pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) -> EngineHandle {
+    try_open(journal, clock, settings).expect("the journal is in order")
+}
+
+pub(crate) fn try_open(journal: &Journal, clock: Clock, settings: EngineSettings) -> Result<EngineHandle, StartError> {
     let mut restore = Restore::new(Limits::default());
     journal.changes().into_iter().for_each(|change| restore.record(Restored::Change(change)));
     let mut effects = Effects::default();
@@ -340,7 +346,7 @@ pub(crate) fn open(journal: &Journal, clock: Clock, settings: EngineSettings) ->
         pages: [Box::new(NoPages), Box::new(NoPages), Box::new(NoPages)],
         receipt_key: ReceiptKey::new([7; 16]),
     };
-    start(settings, parts, clock).expect("the journal is in order")
+    start(settings, parts, clock)
 }
 
 pub(crate) fn topic(name: &str) -> TopicName {

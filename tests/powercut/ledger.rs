@@ -1,5 +1,6 @@
 //! What the clients were answered before the cuts, and what must therefore be so after them.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
 use duewheel::clock::wall_now;
@@ -38,6 +39,8 @@ pub(crate) struct Wrongs {
     pub(crate) early: usize,
     /// Confirmed to be over, and there again.
     pub(crate) resurrected: usize,
+    /// Waits, but not until the time that was confirmed.
+    pub(crate) shifted: usize,
 }
 
 #[derive(Default)]
@@ -139,7 +142,16 @@ impl Ledger {
             }
             None if is_done && order.is_end_asked => order.ended = Some(message.outcome()),
             // Within a tier's attempt nothing else counts attempts here.
-            None if !is_done && message.attempts >= order.nacks => {}
+            None if !is_done && message.attempts >= order.nacks => {
+                // A lease that was given back waits for the redelivery gap.
+                let promised = order.due_at.filter(|_| !order.is_nack_asked && message.history.is_empty());
+                if promised.is_some_and(|promised| promised != ms(message.due_at)) {
+                    book.wrong(
+                        |wrongs| &mut wrongs.shifted,
+                        || format!("order {number} is due otherwise: {message:?}"),
+                    );
+                }
+            }
             _ => book.wrong(|wrongs| &mut wrongs.lost, || format!("order {number} is otherwise: {message:?}")),
         }
     }
@@ -183,6 +195,13 @@ impl Book {
             self.shown += 1;
             eprintln!("{}", what());
         }
+    }
+}
+
+impl fmt::Display for Wrongs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lost, early, resurrected, shifted } = self;
+        write!(f, "{lost} lost, {early} early, {resurrected} resurrected, {shifted} shifted")
     }
 }
 

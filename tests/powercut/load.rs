@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::TOPIC;
 use crate::ledger::Ledger;
+use crate::support::HANGS;
 
 /// Messages of one produce.
 const BATCH: usize = 50;
@@ -41,7 +42,10 @@ impl Load {
         let runtime = Runtime::new().expect("a runtime");
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        let client = runtime.block_on(connect(address));
+        let client = {
+            let _entered = runtime.enter();
+            connect(address)
+        };
         let clients = || (client.clone(), Arc::clone(ledger), Arc::clone(&is_over));
         for _ in 0..2 {
             let (client, ledger, is_over) = clients();
@@ -70,9 +74,10 @@ impl Load {
     }
 }
 
-pub(crate) async fn connect(address: SocketAddr) -> QueueServiceClient<Channel> {
+pub(crate) fn connect(address: SocketAddr) -> QueueServiceClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a good address").tcp_nodelay(true);
-    QueueServiceClient::new(endpoint.connect().await.expect("the broker serves"))
+    // A broker that is to die may do so before anybody has connected.
+    QueueServiceClient::new(endpoint.connect_lazy())
 }
 
 pub(crate) fn by_key(number: usize) -> MessageRef {
@@ -81,7 +86,14 @@ pub(crate) fn by_key(number: usize) -> MessageRef {
 
 /// What is asked of a broker whose power may be cut: `None` then.
 async fn answer<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Option<T> {
-    let answered = tokio::time::timeout(GIVES_UP, call).await;
+    answer_within(GIVES_UP, call).await
+}
+
+async fn answer_within<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Option<T> {
+    let answered = tokio::time::timeout(patience, call).await;
     answered.ok()?.ok().map(tonic::Response::into_inner)
 }
 
@@ -124,7 +136,8 @@ fn message(number: usize) -> NewMessage {
     let (seconds, nanos) = (ms / 1_000, i32::try_from(ms % 1_000 * 1_000_000).expect("less than a second"));
     NewMessage {
         key: format!("order-{number}"),
-        body: vec![7; 256].into(),
+        // Some are too large for a page.
+        body: vec![7; if number % 100 == 57 { 5_000 } else { 256 }].into(),
         first_wait: Some(new_message::FirstWait::Delay(prost_types::Duration { seconds, nanos })),
         ..NewMessage::default()
     }
@@ -138,35 +151,38 @@ fn number(delivery: &Delivery) -> usize {
 async fn consume(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is_over: Arc<AtomicBool>) {
     let wait = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
     while !is_over.load(Ordering::SeqCst) {
-        settle(&mut client, &ledger, &is_over, wait).await;
+        settle(&mut client, &ledger, (&is_over, GIVES_UP), wait).await;
     }
 }
+
+/// How long answers count, and how long to wait for one.
+type Until<'a> = (&'a AtomicBool, Duration);
 
 /// Fetches some messages and acks most of them, and nacks the rest; how many came. `None` if nobody answers,
 /// or too late to count.
 async fn settle(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    until: Until<'_>,
     wait: Option<prost_types::Duration>,
 ) -> Option<usize> {
     let request = FetchRequest { topic: TOPIC.to_owned(), max_messages: 100, wait, ..FetchRequest::default() };
-    let deliveries = answer(client.fetch(request)).await?.deliveries;
+    let deliveries = answer_within(until.1, client.fetch(request)).await?.deliveries;
     for delivery in &deliveries {
         ledger.delivered(number(delivery), delivery);
     }
     let came = deliveries.len();
     let (nacked, acked): (Vec<_>, Vec<_>) =
         deliveries.into_iter().partition(|delivery| number(delivery).is_multiple_of(NACK_EVERY));
-    ack(client, ledger, is_over, acked).await?;
-    nack(client, ledger, is_over, nacked).await?;
+    ack(client, ledger, until, acked).await?;
+    nack(client, ledger, until, nacked).await?;
     Some(came)
 }
 
 async fn ack(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    (is_over, patience): Until<'_>,
     deliveries: Vec<Delivery>,
 ) -> Option<()> {
     if deliveries.is_empty() {
@@ -177,7 +193,7 @@ async fn ack(
         ledger.end_asked(number);
     }
     let receipts = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
-    let results = answer(client.ack(AckRequest { receipts })).await?.results;
+    let results = answer_within(patience, client.ack(AckRequest { receipts })).await?.results;
     if is_over.load(Ordering::SeqCst) {
         return None;
     }
@@ -192,7 +208,7 @@ async fn ack(
 async fn nack(
     client: &mut QueueServiceClient<Channel>,
     ledger: &Ledger,
-    is_over: &AtomicBool,
+    (is_over, patience): Until<'_>,
     deliveries: Vec<Delivery>,
 ) -> Option<()> {
     if deliveries.is_empty() {
@@ -206,7 +222,7 @@ async fn nack(
     let (reason, text) = (NackReason::NotYet.into(), String::new());
     let item = |delivery: Delivery| NackItem { receipt: delivery.receipt, reason, delay, text: text.clone() };
     let nacks = deliveries.into_iter().map(item).collect();
-    let results = answer(client.nack(NackRequest { nacks })).await?.results;
+    let results = answer_within(patience, client.nack(NackRequest { nacks })).await?.results;
     if is_over.load(Ordering::SeqCst) {
         return None;
     }
@@ -241,5 +257,5 @@ async fn cancel(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, is
 /// Takes everything that is due, when no cut is to come.
 pub(crate) async fn drain(client: &mut QueueServiceClient<Channel>, ledger: &Ledger) {
     let is_over = AtomicBool::new(false);
-    while settle(client, ledger, &is_over, None).await.expect("the broker answers") > 0 {}
+    while settle(client, ledger, (&is_over, HANGS), None).await.expect("the broker answers") > 0 {}
 }

@@ -17,7 +17,7 @@ use duewheel::store::{Batch, Kv as _, KvRead as _, SledOpenError, SledPages};
 use fastrand::Rng;
 
 use crate::image::Image;
-use crate::losing_library;
+use crate::support::preload;
 use crate::support::until;
 
 /// The test that writes, in a process of its own, and what tells it where.
@@ -57,7 +57,9 @@ pub(crate) fn control(file_system: &str) -> Option<String> {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let image = Image::make(scratch.path(), file_system);
     let mut writer = writer();
-    writer.env("LD_PRELOAD", losing_library(scratch.path())).env("DUEWHEEL_TEST_LOSE", "1");
+    writer
+        .env("LD_PRELOAD", preload::compile("tests/fdatasync/count.c", scratch.path()))
+        .env("DUEWHEEL_TEST_LOSE", "1");
     let (durable, _) = cut_while_it_folds(&image, writer, Duration::ZERO, 1);
     let mounted = image.mount();
     match found(&mounted.path().join("pages")) {

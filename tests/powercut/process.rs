@@ -4,15 +4,16 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use duewheel::clock::Stopwatch;
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::HANGS;
+use crate::support::{HANGS, send_signal, wait};
 
 /// The smallest there is, so that hardly a moment is without a fold or a compaction.
 const GENERATION: &str = "256KiB";
@@ -108,6 +109,23 @@ impl Process {
     pub(crate) fn reaches(&self, work: Work, patience: Duration) -> Option<Duration> {
         let has_begun = |log: &Log| log.work == work && log.lasted[slot(work)] > Duration::ZERO;
         self.wait(patience, has_begun).then(|| lock(&self.log).lasted[slot(work)])
+    }
+
+    /// Waits until it has ended by itself; how it did, and its log.
+    pub(crate) fn ends(&mut self) -> (ExitStatus, String) {
+        let status = wait(&mut self.child);
+        self.kill();
+        (status, lock(&self.log).text.clone())
+    }
+
+    /// True if it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        send_signal(&self.child, signal);
     }
 
     /// The moment.

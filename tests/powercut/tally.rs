@@ -39,6 +39,7 @@ impl Tally {
         self.wrongs.lost += wrongs.lost;
         self.wrongs.early += wrongs.early;
         self.wrongs.resurrected += wrongs.resurrected;
+        self.wrongs.shifted += wrongs.shifted;
     }
 
     /// Nothing may be wrong, and a long run must have been everywhere.
@@ -72,11 +73,5 @@ impl fmt::Display for Phase {
             Self::Compaction => "compaction",
             Self::Recovery => "recovery",
         })
-    }
-}
-
-impl fmt::Display for Wrongs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lost, {} early, {} resurrected", self.lost, self.early, self.resurrected)
     }
 }

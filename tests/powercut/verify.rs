@@ -20,7 +20,7 @@ const ASKERS: usize = 64;
 pub(crate) fn verify(address: SocketAddr, ledger: &Arc<Ledger>, orders: &[usize]) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let client = connect(address).await;
+        let client = connect(address);
         let mut askers = JoinSet::new();
         for part in orders.chunks(orders.len().div_ceil(ASKERS).max(1)) {
             askers.spawn(ask(client.clone(), Arc::clone(ledger), part.to_vec()));
@@ -34,7 +34,7 @@ pub(crate) fn verify(address: SocketAddr, ledger: &Arc<Ledger>, orders: &[usize]
 /// Takes what is due, for nothing of it may be early or over.
 pub(crate) fn take_what_is_due(address: SocketAddr, ledger: &Ledger) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { drain(&mut connect(address).await, ledger).await });
+    runtime.block_on(async { drain(&mut connect(address), ledger).await });
 }
 
 async fn ask(mut client: QueueServiceClient<Channel>, ledger: Arc<Ledger>, orders: Vec<usize>) {

@@ -5,6 +5,7 @@
 
 pub mod pages;
 pub mod preload;
+pub mod small_disk;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -264,6 +265,17 @@ pub fn file(directory: &TempDir, name: &str, text: &str) -> PathBuf {
     let path = directory.path().join(name);
     std::fs::write(&path, text).expect("a writable directory");
     path
+}
+
+/// Changes a byte of one of the pages of a store that nobody uses.
+pub fn damage_page(data: &Path, at: usize) {
+    let pages = sled::open(data.join("pages")).expect("the page store opens");
+    let keys: Vec<_> = pages.scan_prefix([5]).keys().collect::<Result<_, _>>().expect("it can be read");
+    let key = &keys[at % keys.len()];
+    let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
+    value[40] ^= 1;
+    pages.insert(key, value).expect("it can be written");
+    pages.flush().expect("it can be written");
 }
 
 /// The path as an argument.

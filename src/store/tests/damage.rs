@@ -181,6 +181,7 @@ fn a_record_of_another_use_of_the_segment_is_not_taken_even_with_the_right_commi
         fold: 0,
         folded_through: 0,
         live: 0,
+        bytes: 0,
     };
     let record = |sequence, commit| {
         let mut record = vec![0; 16];

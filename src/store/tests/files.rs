@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::queue::change::Change;
 use crate::store::pages_sled::open_database;
+use crate::store::segment::{HeaderState, SegmentHeader};
 use crate::store::{CheckReport, Compacted, OpenError, Opened, StoreOptions, check, compact, open};
 
 use super::TINY;
@@ -117,6 +118,30 @@ fn a_flipped_bit_in_any_file_is_refused_or_does_no_harm() {
     }
     println!("{refused} refused, {harmless} harmless, of which {repeated} repeated a fold");
     assert!(refused >= 20, "{refused} refused, {harmless} harmless");
+}
+
+/// What is cut off looks like the end of the journal, and was answered.
+#[test]
+fn a_segment_that_was_cut_off_anywhere_is_refused_and_named() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("data");
+    closed_store(&path, 23);
+    let sequence = |file: &PathBuf| {
+        let header = SegmentHeader::decode(&fs::read(file).expect("reads"));
+        if let Ok(HeaderState::Used(header)) = header { header.sequence } else { 0 }
+    };
+    for at in (0..4_096).step_by(256).chain([1, 511, 513, 4_095]) {
+        let copy = directory.path().join("copy");
+        let _ = fs::remove_dir_all(&copy);
+        let files = copy_store(&path, &copy);
+        let segments = files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "segment"));
+        let newest = segments.max_by_key(|file| sequence(file)).expect("there are segments");
+        fs::OpenOptions::new().write(true).open(newest).and_then(|file| file.set_len(at)).expect("cuts");
+        match refusal(&copy) {
+            OpenError::JournalDamaged { file, .. } => assert_eq!(Path::new(&file), newest),
+            other => panic!("cut at {at}: {other}"),
+        }
+    }
 }
 
 /// Copies a closed store; gives the files of the copy that hold data.

@@ -10,7 +10,7 @@ use crate::queue::time::Timestamp;
 use crate::store::page::{Order, read_page, sort_time};
 use crate::store::quarantine::PageName;
 use crate::store::tombstones::TombstoneCache;
-use crate::store::{Identity, ReadError, Reader, keys, open_with};
+use crate::store::{Identity, KvError, ReadError, Reader, keys, open_with};
 
 use super::Media;
 use super::pages::{Paged, read_topic};
@@ -257,5 +257,31 @@ fn a_load_of_a_damaged_page_goes_on_behind_it() {
     let loaded = reader.load(load).expect("it goes on");
     assert!(loaded.messages.is_empty() && loaded.frontier.is_none(), "{loaded:?}");
     let _: Paged = std::mem::take(&mut run.paged);
+    assert!(!reader.take_damaged().is_empty());
+}
+
+/// After a write has failed sled reads nothing any more; that says nothing about the pages, and whoever set them aside would
+/// give up good messages.
+#[test]
+fn a_page_store_that_has_failed_is_no_damage_of_its_pages() {
+    let run = grown(7);
+    let (&arrival, message) = run.paged.iter().next().expect("there are some");
+    let (topic, place) = (message.id.topic, message.place());
+    let load = |reader: &mut Reader| {
+        let fold = reader.fold();
+        reader.load(Load { topic, from: (Timestamp::ZERO, 0), max: 1_000, fold })
+    };
+    let find = |reader: &mut Reader| reader.find(&Missing { topic, key: None, candidates: vec![(arrival, place)] });
+    let mut reader = run.folder.reader();
+    run.media.kv.fail_reads(Some(KvError::Failed("no space".to_owned())));
+    assert!(matches!(load(&mut reader), Err(ReadError::Failed { .. })));
+    assert!(matches!(find(&mut reader), Err(ReadError::Failed { .. })));
+    assert_eq!(reader.take_damaged(), []);
+    run.media.kv.fail_reads(None);
+    assert!(find(&mut reader).expect("it is read").is_some());
+
+    // What only the page refuses is damage.
+    run.media.kv.fail_reads(Some(KvError::Refused("corrupted".to_owned())));
+    assert!(matches!(find(&mut reader), Err(ReadError::Damaged { .. })));
     assert!(!reader.take_damaged().is_empty());
 }
