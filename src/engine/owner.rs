@@ -97,8 +97,9 @@ impl<Done> Owner<Done> {
         }
     }
 
-    /// One round. Breaks at the end; otherwise returns true if there is more to do at this instant.
-    fn round(&mut self, is_more: bool) -> ControlFlow<(), bool> {
+    /// One round, which waits for something to do unless there is more. Breaks at the end; otherwise returns true if
+    /// there is more to do at this instant.
+    pub(super) fn round(&mut self, is_more: bool) -> ControlFlow<(), bool> {
         let inputs = self.take_inputs(if is_more { Duration::ZERO } else { self.sleep() });
         let mut turn = Turn::at(self.clock.now());
         self.note_pause(turn.now);
@@ -123,7 +124,7 @@ impl<Done> Owner<Done> {
     }
 
     /// How long nothing will be to do unless something comes in.
-    fn sleep(&self) -> Duration {
+    pub(super) fn sleep(&self) -> Duration {
         if self.is_stuck {
             return self.clock.sleep_until(None);
         }
