@@ -18,6 +18,9 @@ use super::start::{Crew, EngineSettings, Parts, ROUNDS_UNDER_WAY, StartError};
 use crate::clock::Clock;
 use crate::queue::Queue;
 
+/// Inputs that wait for the commit thread at most: with the owner's end there is room for one more.
+const MOST_UNDER_WAY: usize = ROUNDS_UNDER_WAY - 1;
+
 /// Who may do a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
@@ -42,7 +45,7 @@ pub struct Stepped<C: Commits> {
     looking: Option<Looking>,
     owner: Option<Owner<<C::Folds as Folds>::Done>>,
     signals: Arc<Signals>,
-    /// At least as many inputs wait for the commit thread at most.
+    /// No more inputs than that wait for the commit thread.
     under_way: usize,
 }
 
@@ -97,25 +100,17 @@ impl<C: Commits> Stepped<C> {
     }
 
     fn owner(&mut self) -> bool {
-        if self.under_way == ROUNDS_UNDER_WAY {
+        if self.under_way == MOST_UNDER_WAY {
             return false;
         }
         let Some(owner) = &mut self.owner else { return false };
         self.under_way += 1;
         if owner.round(true).is_break() {
-            self.end();
+            // Its end ends the others.
+            self.owner = None;
+            self.note_end();
         }
         true
-    }
-
-    /// The owner has ended: the others do what they have begun, and then they end too.
-    fn end(&mut self) {
-        // It tells the commit thread, which must have room for that.
-        while self.commit() {}
-        self.owner = None;
-        while self.commit() || self.fold() {}
-        (self.committing, self.folding, self.loading, self.looking) = (None, None, None, None);
-        self.signals.stop();
     }
 
     fn commit(&mut self) -> bool {
@@ -125,11 +120,12 @@ impl<C: Commits> Stepped<C> {
         if !is_done {
             self.under_way = 0;
         }
+        self.note_end();
         is_done
     }
 
     fn fold(&mut self) -> bool {
-        if self.under_way == ROUNDS_UNDER_WAY {
+        if self.under_way == MOST_UNDER_WAY {
             return false;
         }
         let is_done = done(&mut self.folding, |folding| match folding.next() {
@@ -138,7 +134,16 @@ impl<C: Commits> Stepped<C> {
             Err(_) => Some(Err(TryRecvError::Disconnected)),
         });
         self.under_way += usize::from(is_done);
+        self.note_end();
         is_done
+    }
+
+    /// When all have ended, everybody hears of it.
+    fn note_end(&mut self) {
+        if self.owner.is_none() && self.committing.is_none() && self.folding.is_none() {
+            (self.loading, self.looking) = (None, None);
+            self.signals.stop();
+        }
     }
 }
 
