@@ -10,8 +10,8 @@ use duewheel::queue::time::Timestamp;
 /// Everything ever asked for.
 #[derive(Default)]
 pub(crate) struct Asked {
-    /// Bodies of produces: each is of its own, apart from repeated ones.
-    pub(crate) bodies: BTreeSet<Bytes>,
+    /// Bodies of produces, each of its own, with the number of times that it was sent.
+    pub(crate) bodies: BTreeMap<Bytes, u32>,
     /// Arrival, delivery and epoch of receipts to ack.
     pub(crate) acks: BTreeSet<(u64, u32, u32)>,
     /// Arrival and delivery of receipts to nack.
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
 impl Asked {
     pub(crate) fn note(&mut self, command: &Command) {
         match command {
-            Command::Produce(produce) => drop(self.bodies.insert(produce.body.clone())),
+            Command::Produce(produce) => *self.bodies.entry(produce.body.clone()).or_default() += 1,
             Command::Ack(receipt) => drop(self.acks.insert((receipt.id.arrival, receipt.delivery, receipt.epoch))),
             Command::Nack(nack) => drop(self.nacks.insert((nack.receipt.id.arrival, nack.receipt.delivery))),
             Command::Extend { receipt, .. } => {

@@ -96,6 +96,10 @@ impl World {
         };
         let started = stepped(EngineSettings::default(), parts, clock.clone());
         let is_started = started.is_ok();
+        if is_started && clock.now() < self.latest {
+            self.set_back_epoch = self.shadow.epoch + 1;
+            self.coverage.mark("started with the clock set back");
+        }
         if let Ok((handle, stepped)) = started {
             self.broker = Some(Broker { stepped, handle, clock, truth, closing: None });
         } else if !may_fail {
@@ -115,11 +119,11 @@ impl World {
     ) -> Result<(), Violation> {
         let mut judge = |shadow: &crate::shadow::Shadow| {
             let mut opened = shadow.clone();
-            opened.commit(opening, &self.asked, now, &mut Coverage::default())?;
+            opened.commit(opening, &self.asked, self.latest.max(now), &mut Coverage::default())?;
             compare::store(queue, &mut reader, &opened, now, self.latest)
         };
         let without = judge(&self.shadow);
-        let Some((changes, at)) = self.in_doubt.take() else {
+        let Some(changes) = self.in_doubt.take() else {
             return without.map_err(|problem| format!("after a start: {problem}"));
         };
         if without.is_ok() {
@@ -127,7 +131,7 @@ impl World {
             return Ok(());
         }
         let mut with = self.shadow.clone();
-        let applied = with.commit(&changes, &self.asked, at, &mut self.coverage);
+        let applied = with.commit(&changes, &self.asked, self.latest, &mut self.coverage);
         applied.and_then(|()| judge(&with)).map_err(|problem| {
             let without = without.expect_err("looked at above");
             format!("after a start, neither without the commit that failed: {without}\nnor with it: {problem}")

@@ -54,16 +54,16 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Takes in the changes of a commit. `now` is the broker's clock.
+    /// Takes in the changes of a commit. `latest` is the latest instant that any run has seen.
     pub(crate) fn commit(
         &mut self,
         changes: &[Change],
         asked: &Asked,
-        now: Timestamp,
+        latest: Timestamp,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         for change in changes {
-            let applied = self.apply(change, asked, now, coverage);
+            let applied = self.apply(change, asked, latest, coverage);
             applied.map_err(|problem| format!("{problem}\n  in the change {change:?}"))?;
         }
         self.check_keys()
@@ -73,7 +73,7 @@ impl Shadow {
         &mut self,
         change: &Change,
         asked: &Asked,
-        now: Timestamp,
+        latest: Timestamp,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         self.closing = None;
@@ -95,7 +95,7 @@ impl Shadow {
                 self.moved(message, *previous, entry.as_ref(), asked, coverage)?;
             }
             Change::Finished(finished) => self.finished(finished, asked, coverage)?,
-            Change::DedupPut(record) => self.dedup(record, now)?,
+            Change::DedupPut(record) => self.dedup(record, latest)?,
             Change::Quarantined(part) => return Err(format!("damage where nothing was damaged: {part}")),
             Change::ArrivalsReserved(_) => {}
             Change::Opened { epoch, .. } => {
@@ -112,7 +112,7 @@ impl Shadow {
         let topic = self.topics.get(&id.topic).ok_or("a message without a topic")?;
         ensure!(!self.born.contains_key(&id.arrival), "arrival number {} is used twice", id.arrival);
         ensure!(progress == Progress::new(id.birth_due), "a fresh message that is not fresh");
-        ensure!(asked.bodies.contains(&message.content.body), "nobody has produced it");
+        ensure!(asked.bodies.contains_key(&message.content.body), "nobody has produced it");
         if !message.content.explicit_first_wait {
             let (least, most) = rules::first_due(message, &topic.settings);
             ensure!((least..=most).contains(&id.birth_due), "the first tier is over at {least} to {most}");
@@ -211,11 +211,11 @@ impl Shadow {
         Ok(())
     }
 
-    fn dedup(&mut self, record: &DedupRecord, now: Timestamp) -> Result<(), Violation> {
+    fn dedup(&mut self, record: &DedupRecord, latest: Timestamp) -> Result<(), Violation> {
         let name = (record.topic, record.dedup_id.as_str().to_owned());
         if let Some(earlier) = self.dedups.get(&name) {
-            let until = earlier.expires_at;
-            ensure!(until <= now, "a dedup id answered twice within its window: {earlier:?}");
+            // Once it was over it may be forgotten, and the clock may have been set back since.
+            ensure!(earlier.expires_at <= latest, "a dedup id answered twice within its window: {earlier:?}");
         }
         ensure!(self.born.contains_key(&record.message.arrival), "a dedup id without a message");
         self.dedups.insert(name, record.clone());

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use duewheel::clock::{Clock, ManualTime};
-use duewheel::engine::{EngineHandle, Stepped, Thread};
+use duewheel::engine::{EngineHandle, Status, Stepped, Thread};
 use duewheel::queue::change::Change;
 use duewheel::queue::command::Delivery;
 use duewheel::queue::limits::{DAY_MS, Limits, Nearness};
@@ -75,8 +75,8 @@ pub(crate) struct World {
     pub(crate) book: SharedBook,
     pub(crate) broker: Option<Broker>,
     pub(crate) shadow: Shadow,
-    /// A commit that failed, and when: it may be durable or not.
-    pub(crate) in_doubt: Option<(Vec<Change>, Timestamp)>,
+    /// A commit that failed: it may be durable or not.
+    pub(crate) in_doubt: Option<Vec<Change>>,
     pub(crate) asked: Asked,
     pub(crate) calls: Vec<Call>,
     pub(crate) connections: Vec<Connection>,
@@ -94,6 +94,9 @@ pub(crate) struct World {
     pub(crate) names: u64,
     /// The latest instant that any run has seen.
     pub(crate) latest: Timestamp,
+    /// The last run before which the clock was set back: what it finds scheduled again may have been delivered before, and
+    /// since a delivery writes nothing it cannot know.
+    pub(crate) set_back_epoch: u32,
     pub(crate) coverage: Coverage,
     pub(crate) log: Vec<String>,
     pub(crate) is_page_lost: bool,
@@ -128,6 +131,7 @@ impl World {
             repeats: Vec::new(),
             names: 0,
             latest: Timestamp::ZERO,
+            set_back_epoch: 0,
             coverage: Coverage::default(),
             log: Vec::new(),
             is_page_lost: false,
@@ -187,7 +191,9 @@ impl World {
             queue.check(now).map_err(|problem| format!("an invariant of the queue: {problem}"))?;
         }
         // Nothing is on its way to the journal: memory and store must be the same.
-        if thread == Thread::Commit && !did && self.in_doubt.is_none() && self.fault != Fault::AnswersBeforeCommit {
+        let is_at_rest = thread == Thread::Commit && !did;
+        let is_failed = matches!(*broker.handle.status().borrow(), Status::Failed(_));
+        if is_at_rest && !is_failed && self.fault != Fault::AnswersBeforeCommit {
             compare::memory(queue, &self.shadow, now)?;
             self.coverage.mark("compared at rest");
         }
@@ -224,13 +230,13 @@ impl World {
         drop(book);
         marks.into_iter().for_each(|mark| self.coverage.mark(mark));
         for changes in commits {
-            self.shadow.commit(&changes, &self.asked, now, &mut self.coverage)?;
+            self.shadow.commit(&changes, &self.asked, self.latest, &mut self.coverage)?;
             self.note_levels(&changes, now);
         }
         if let Some(changes) = in_doubt {
             self.say("a commit fails");
             self.coverage.mark("commit failed");
-            self.in_doubt = Some((changes, now));
+            self.in_doubt = Some(changes);
         }
         Ok(())
     }
