@@ -337,6 +337,9 @@ impl World {
             4 => Command::CreateTopic { name: bad, settings: TopicSettings { max_returns: 0, ..TopicSettings::default() } },
             kind => {
                 let Command::Produce(mut produce) = self.choose_produce() else { return self.choose_topic_command() };
+                // It may be a repetition, and is of its own now.
+                self.names += 1;
+                produce.body = Bytes::from(format!("m{} bad", self.names));
                 match kind {
                     5 => produce.topic = bad,
                     6 => produce.due = Some(Due::At(now.plus(max + 1))),

@@ -259,7 +259,10 @@ impl World {
         // Of two streams one may read late, so the numbers decide what came before.
         let mut known = self.receipts_seen.range((arrival, 0, 0)..=(arrival, u32::MAX, u32::MAX));
         let is_known = known.any(|&(_, number, epoch)| {
-            epoch >= self.set_back_epoch && (epoch, number) < (receipt.epoch, receipt.delivery)
+            // The due time tells after a start what may have been delivered: not if it was changed since.
+            let rescheduled = self.shadow.rescheduled.get(&arrival).copied().unwrap_or_default();
+            let is_told = epoch >= self.set_back_epoch.max(rescheduled);
+            is_told && (epoch, number) < (receipt.epoch, receipt.delivery)
         });
         ensure!(!is_known || delivery.redelivered, "delivered again without saying so");
         ensure!(self.receipts_seen.insert(numbers), "the same receipt twice");

@@ -96,6 +96,9 @@ impl World {
         };
         let started = stepped(EngineSettings::default(), parts, clock.clone());
         let is_started = started.is_ok();
+        if is_started {
+            self.note_leases(clock.now());
+        }
         if is_started && clock.now() < self.latest {
             self.set_back_epoch = self.shadow.epoch + 1;
             self.coverage.mark("started with the clock set back");
@@ -107,6 +110,17 @@ impl World {
         }
         self.absorb()?;
         Ok(is_started)
+    }
+
+    /// After a clean stop the leases go on, with no more time left than they had. After a crash there are none.
+    fn note_leases(&mut self, now: Timestamp) {
+        match &self.shadow.closing {
+            Some(closing) => {
+                let set_back_ms = closing.at.since(now);
+                self.asked.deadlines.values_mut().for_each(|deadline| *deadline = deadline.minus(set_back_ms));
+            }
+            None => self.asked.deadlines.clear(),
+        }
     }
 
     /// What was restored must be what was committed; of a commit that failed all or nothing.

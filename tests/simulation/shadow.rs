@@ -50,6 +50,8 @@ pub(crate) struct Shadow {
     pub(crate) states: BTreeMap<u64, Vec<Progress>>,
     /// Deliveries that ended without an ack, by arrival and delivery number, with the next due time.
     pub(crate) ended: BTreeMap<(u64, u32), Option<Timestamp>>,
+    /// The run in which a message was rescheduled last.
+    pub(crate) rescheduled: BTreeMap<u64, u32>,
     pub(crate) dedups: BTreeMap<(TopicId, String), DedupRecord>,
 }
 
@@ -146,7 +148,13 @@ impl Shadow {
                 coverage.mark(format!("lease ended {:?} spent={is_spent}{dead}", entry.outcome));
                 self.ended.insert((arrival, entry.delivery), entry.next_due_at);
             }
-            None => coverage.mark(judge_move(&before.progress, &message.progress)?),
+            None => {
+                let what = judge_move(&before.progress, &message.progress)?;
+                if what == "rescheduled" {
+                    self.rescheduled.insert(arrival, self.epoch);
+                }
+                coverage.mark(what);
+            }
         }
         self.states.entry(arrival).or_default().push(message.progress);
         self.live.insert(arrival, message.clone());
