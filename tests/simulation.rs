@@ -8,6 +8,8 @@
 
 #[path = "simulation/asked.rs"]
 mod asked;
+#[path = "simulation/caps.rs"]
+mod caps;
 #[path = "simulation/choose.rs"]
 mod choose;
 #[path = "simulation/clients.rs"]
@@ -24,6 +26,8 @@ mod fault;
 mod ledger;
 #[path = "simulation/media.rs"]
 mod media;
+#[path = "simulation/questions.rs"]
+mod questions;
 #[path = "simulation/recovery.rs"]
 mod recovery;
 #[path = "simulation/rules.rs"]
@@ -41,9 +45,9 @@ use coverage::Coverage;
 use fault::Fault;
 use world::World;
 
-const STEPS: usize = 600;
-const HISTORIES: u64 = 40;
-const FRESH_HISTORIES: u64 = 20;
+const STEPS: usize = 1_000;
+const HISTORIES: u64 = 200;
+const FRESH_HISTORIES: u64 = 60;
 const FIXED_SEED: u64 = 20_240_229;
 
 /// What the histories of the fixed seed must have met.
@@ -60,7 +64,8 @@ fn describe(command: &Command) -> String {
     match command {
         Command::Produce(produce) => {
             let name = String::from_utf8_lossy(&produce.body[..produce.body.len().min(8)]).into_owned();
-            let (key, dedup) = (produce.key.as_ref().map(|k| k.as_str()), produce.dedup_id.as_ref().map(|d| d.as_str()));
+            let (key, dedup) =
+                (produce.key.as_ref().map(|k| k.as_str()), produce.dedup_id.as_ref().map(|d| d.as_str()));
             format!("produce {name:?} to {} due {:?} key {key:?} dedup {dedup:?}", produce.topic.as_str(), produce.due)
         }
         command => format!("{command:?}"),
@@ -115,5 +120,81 @@ fn the_broker_keeps_its_promises_over_crashes_on_fresh_seeds() {
     let count = setting("DUEWHEEL_SIM_HISTORIES").unwrap_or(if seed.is_some() { 1 } else { FRESH_HISTORIES });
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
     println!("DUEWHEEL_SIM_SEED={seed}");
-    histories(seed, count);
+    let coverage = histories(seed, count);
+    if count > FRESH_HISTORIES {
+        println!("{coverage}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    let log = |seed| {
+        history(seed, STEPS, Fault::None).map(|(_, log)| log).unwrap_or_else(|failure| panic!("{}", failure.problem))
+    };
+    for seed in FIXED_SEED..FIXED_SEED + 4 {
+        let (once, twice) = (log(seed), log(seed));
+        assert!(once.len() > STEPS, "a history has events");
+        let difference = once.iter().zip(&twice).position(|(once, twice)| once != twice);
+        assert_eq!(difference, None, "seed {seed}: {:?}", difference.map(|at| (&once[at], &twice[at])));
+        assert_eq!(once.len(), twice.len(), "seed {seed}");
+    }
+    assert_ne!(log(1), log(2), "seeds differ");
+}
+
+/// Plays histories until the fault is reported, which must be soon and in one of these words.
+fn assert_reported(fault: Fault, words: &[&str]) {
+    for seed in 0..60 {
+        if let Err(Failure { problem, .. }) = history(seed, STEPS, fault) {
+            println!("{fault:?}, seed {seed}: {problem:.300}");
+            assert!(
+                words.iter().any(|word| problem.contains(word)),
+                "{fault:?} is reported as something else: {problem}"
+            );
+            return;
+        }
+    }
+    panic!("{fault:?} is not reported");
+}
+
+#[test]
+fn a_log_that_loses_what_was_synced_is_reported() {
+    assert_reported(Fault::LogForgetsSynced, &["after a start", "does not open"]);
+}
+
+#[test]
+fn a_lost_commit_that_the_store_cannot_notice_is_reported() {
+    assert_reported(Fault::LogLosesTail, &["after a start: "]);
+}
+
+#[test]
+fn a_store_whose_barrier_does_nothing_is_reported() {
+    assert_reported(Fault::KvBarrierDoesNothing, &["after a start", "does not open"]);
+}
+
+#[test]
+fn a_store_that_loses_a_page_is_reported() {
+    assert_reported(Fault::KvForgetsPage, &["damage", "does not open", "is lost", "cannot be read"]);
+}
+
+#[test]
+fn an_answer_before_its_commit_is_reported() {
+    assert_reported(Fault::AnswersBeforeCommit, &["durable"]);
+}
+
+#[test]
+fn a_load_that_leaves_out_a_message_is_reported() {
+    assert_reported(
+        Fault::LoadForgetsMessage,
+        &["are counted", "never delivered", "an invariant of the queue", "a panic"],
+    );
+}
+
+#[test]
+fn a_clock_that_is_ahead_is_reported() {
+    assert_reported(Fault::ClockAhead, &["before the time"]);
+}
+
+#[test]
+fn a_skipped_attempt_is_reported() {
+    assert_reported(Fault::SkipsAttempt, &["not as the schedule says"]);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
-use super::commit::{Committing, Commits, Folding, Folds, Leisure};
+use super::commit::{Commits, Committing, Folding, Folds, Leisure};
 use super::handle::EngineHandle;
 use super::look::Looking;
 use super::owner::Owner;

@@ -156,7 +156,7 @@ impl Restore {
             let index = queue.insert(now, message, maybe_delivered);
             queue.entries[index as usize].born = 0;
         }
-        for closing in self.closed {
+        if let Some(closing) = self.closed {
             let set_back_ms = closing.at.since(now);
             closing.leases.into_iter().for_each(|lease| reopen(&mut queue, lease, set_back_ms, effects));
         }

@@ -42,19 +42,32 @@ impl World {
     pub(crate) fn act(&mut self) -> Result<(), Violation> {
         self.go_on_closing()?;
         match self.rng.u32(0..100) {
-            0..=24 => {
+            0..=14 => {
                 let count = self.pick(&[1, 1, 1, 2, 5]);
                 let produces = (0..count).map(|_| self.choose_produce()).collect();
                 self.send(produces)
             }
-            25..=52 => self.consume(),
-            53..=77 => self.settle(),
-            78..=84 => self.send_one(Self::choose_cancel),
-            85..=89 => self.send_one(Self::choose_reschedule),
-            90..=95 => self.send_one(Self::choose_dead_letter),
-            96..=98 => self.send_one(|world| Some(world.choose_topic_command())),
-            _ => self.send_one(|world| Some(world.choose_bad())),
+            15..=47 => self.consume(),
+            48..=79 => self.settle(),
+            80..=83 => self.send_one(Self::choose_cancel),
+            84..=87 => self.send_one(Self::choose_reschedule),
+            88..=92 => self.send_one(Self::choose_dead_letter),
+            93..=94 => self.send_one(|world| Some(world.choose_topic_command())),
+            95 => self.send_one(|world| Some(world.choose_bad())),
+            _ => self.look(),
         }
+    }
+
+    /// Somebody asks, or reads the answer.
+    fn look(&mut self) -> Result<(), Violation> {
+        if self.questions.is_empty() || self.rng.u32(0..3) == 0 {
+            if let Some((topic, target)) = self.choose_target() {
+                self.ask(topic, target);
+            }
+            return Ok(());
+        }
+        let index = self.rng.usize(..self.questions.len());
+        self.read_question(index)
     }
 
     fn send_one(&mut self, choose: impl FnOnce(&mut Self) -> Option<Command>) -> Result<(), Violation> {
@@ -64,7 +77,7 @@ impl World {
     /// Streams and fetches come, read, stall and go.
     fn consume(&mut self) -> Result<(), Violation> {
         match self.rng.u32(0..100) {
-            0..=9 if self.connections.len() < 4 => {
+            0..=14 if self.connections.len() < 4 => {
                 let lease_ms = self.pick(&[None, None, Some(100), Some(5_000)]);
                 let mut topics = TOPICS.to_vec();
                 if self.rng.bool() {
@@ -74,12 +87,12 @@ impl World {
                 let windows = topics.into_iter().map(|name| Window { topic: topic_name(name), window, lease_ms });
                 self.connect(windows.collect());
             }
-            10..=14 if !self.connections.is_empty() => {
+            15..=18 if !self.connections.is_empty() => {
                 let index = self.rng.usize(..self.connections.len());
                 self.coverage.mark("disconnect");
                 self.disconnect(index);
             }
-            15..=74 if !self.connections.is_empty() => {
+            19..=74 if !self.connections.is_empty() => {
                 let index = self.rng.usize(..self.connections.len());
                 self.read_stream(index)?;
             }
@@ -170,7 +183,7 @@ impl World {
         Command::Nack(Nack { receipt, reason, text })
     }
 
-    fn choose_produce(&mut self) -> Command {
+    pub(crate) fn choose_produce(&mut self) -> Command {
         if !self.repeats.is_empty() && self.rng.bool() {
             let index = self.rng.usize(..self.repeats.len());
             return Command::Produce(self.repeats.swap_remove(index));
@@ -265,11 +278,8 @@ impl World {
     fn choose_dead_letter(&mut self) -> Option<Command> {
         let dead = self.shadow.live.values().filter(|message| message.progress.dead.is_some());
         let dead: Vec<_> = dead.map(|message| (message.id, message.progress.dead.map(|(_, at)| at))).collect();
-        let (id, died_at) = if dead.is_empty() || self.rng.u32(0..8) == 0 {
-            (self.choose_message()?, None)
-        } else {
-            self.pick(&dead)
-        };
+        let (id, died_at) =
+            if dead.is_empty() || self.rng.u32(0..8) == 0 { (self.choose_message()?, None) } else { self.pick(&dead) };
         let died_at = died_at.filter(|_| self.rng.bool());
         let died_at = if self.rng.u32(0..10) == 0 { Some(Timestamp::ZERO) } else { died_at };
         let letter = DeadLetter { topic: self.topic_of(id.topic), id, died_at };
@@ -287,7 +297,7 @@ impl World {
             schedule: RetrySchedule::new("schedule", schedule).expect("in range"),
             error_schedule: RetrySchedule::new("error_schedule", error_schedule).expect("in range"),
             max_attempts: self.pick(&[None, None, Some(3), Some(6)]),
-            max_deliveries: self.pick(&[4, 1_000, 1_000]),
+            max_deliveries: self.pick(&[2, 4, 1_000, 1_000]),
             lease_ms: self.pick(&[300, 2_000, 30_000]),
             min_redelivery_gap_ms: self.pick(&[0, 500]),
             max_returns: self.pick(&[1, 2, 3]),
@@ -309,9 +319,11 @@ impl World {
         }
         let name = topic_name(self.pick(&TOPICS));
         let is_paused = self.shadow.topics.values().any(|record| record.name == name && record.paused);
+        if is_paused && self.rng.bool() {
+            return Command::SetPaused { name, paused: false };
+        }
         match self.rng.u32(0..20) {
             0..=2 => Command::SetPaused { name, paused: !is_paused },
-            3..=4 if is_paused => Command::SetPaused { name, paused: false },
             5 => Command::DeleteTopic { name, purge: true },
             6 => Command::DeleteTopic { name, purge: false },
             7 => Command::CreateTopic { name, settings: self.choose_settings() },
@@ -329,12 +341,20 @@ impl World {
         let bad = topic_name("nowhere");
         let (max, now) = (LIMITS.max_delay_ms, self.now());
         let target = Target::Key(Key::parse("k0").expect("a short key"));
-        match self.rng.u32(0..9) {
+        match self.rng.u32(0..10) {
+            9 => {
+                // One more topic may be, and no other.
+                let name = topic_name(self.pick(&["refunds", "returns"]));
+                Command::CreateTopic { name, settings: self.choose_settings() }
+            }
             0 => Command::Cancel { topic: bad, target, when_lease_ends: false },
             1 => Command::SetPaused { name: bad, paused: true },
             2 => Command::UpdateTopic { name, settings: TopicSettings { lease_ms: 1, ..TopicSettings::default() } },
             3 => Command::Reschedule { topic: name, target, due: Due::After(max + 1) },
-            4 => Command::CreateTopic { name: bad, settings: TopicSettings { max_returns: 0, ..TopicSettings::default() } },
+            4 => Command::CreateTopic {
+                name: bad,
+                settings: TopicSettings { max_returns: 0, ..TopicSettings::default() },
+            },
             kind => {
                 let Command::Produce(mut produce) = self.choose_produce() else { return self.choose_topic_command() };
                 // It may be a repetition, and is of its own now.

@@ -222,11 +222,21 @@ impl World {
     }
 
     fn delivered(&mut self, name: &str, deliveries: Vec<Delivery>) -> Result<(), Violation> {
+        let order = |delivery: &Delivery| {
+            let message = &delivery.message;
+            (message.id.topic, message.progress.due_at, message.id.arrival)
+        };
+        let mut orders: Vec<_> = deliveries.iter().map(order).collect();
+        orders.sort_by_key(|&(topic, ..)| topic);
+        ensure!(orders.is_sorted(), "not in due order: {orders:?}");
         for delivery in deliveries {
             let arrival = delivery.message.id.arrival;
             self.say(format!("  {name} gets {arrival} delivery {}", delivery.receipt.delivery));
             self.coverage.mark(if delivery.redelivered { "redelivered" } else { "delivered" });
             self.judge_delivery(&delivery).map_err(|problem| format!("{problem}\n  in the {delivery:?}"))?;
+            if self.caps.delivered(delivery.message.id.topic, delivery.delivered_at)? {
+                self.coverage.mark("delivered under a rate cap");
+            }
             let lease = (arrival, delivery.receipt.delivery);
             self.asked.deadlines.insert(lease, delivery.deadline);
             self.receipts.push(delivery.receipt);

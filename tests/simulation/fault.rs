@@ -7,6 +7,8 @@ pub(crate) enum Fault {
     None,
     /// The log loses what was synced.
     LogForgetsSynced,
+    /// A power cut takes the log back to the commit before the last, so neatly that the store cannot notice.
+    LogLosesTail,
     /// The key-value store loses what a barrier has covered.
     KvBarrierDoesNothing,
     /// The key-value store loses one page after a fold.
@@ -17,6 +19,6 @@ pub(crate) enum Fault {
     LoadForgetsMessage,
     /// The clock of the broker is ahead of the one that the clients know.
     ClockAhead,
-    /// A restart begins with a state that is one commit old.
-    LosesLastCommit,
+    /// A lease that ends spends two attempts.
+    SkipsAttempt,
 }

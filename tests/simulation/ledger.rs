@@ -100,7 +100,8 @@ impl World {
     }
 
     fn judge_extended(&mut self, receipt: &Receipt, until: Timestamp) {
-        let is_other = |command: &Command| matches!(command, Command::Extend { receipt: other, .. } if other == receipt);
+        let is_other =
+            |command: &Command| matches!(command, Command::Extend { receipt: other, .. } if other == receipt);
         let is_last = !self.calls.iter().flat_map(|call| &call.commands).any(is_other);
         if is_last && receipt.epoch == self.shadow.epoch && self.extends_once(receipt) {
             self.asked.deadlines.insert((receipt.id.arrival, receipt.delivery), until);

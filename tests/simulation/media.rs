@@ -1,6 +1,7 @@
 //! What outlives a broker: the simulated media. And what is put between the broker and them: a recorder that tells
 //! which commits have returned, and faults.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,6 +18,13 @@ use duewheel::store::{Batch, DirectoryDelta, FoldDone, FoldJob, Folder, Kv, KvEr
 use duewheel::store::{SegmentLog, Visit};
 
 use crate::fault::Fault;
+
+/// The kind of the key of a page.
+pub(crate) const PAGE: u8 = 5;
+
+/// The levels of pages.
+const LEVELS: [&str; 5] =
+    ["pages of seconds", "pages of minutes", "pages of hours", "pages of days", "pages of dead letters"];
 
 /// The media. Clones are the same media.
 #[derive(Clone, Default)]
@@ -83,11 +91,15 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     fn record(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
-        let committed = self.journal.commit(changes);
+        let mut changes = changes.to_vec();
+        if self.fault == Fault::SkipsAttempt {
+            changes.iter_mut().for_each(skip_attempt);
+        }
+        let committed = self.journal.commit(&changes);
         let mut book = open(&self.book);
         match committed {
-            Ok(()) => book.commits.push(changes.to_vec()),
-            Err(_) => book.in_doubt = Some(changes.to_vec()),
+            Ok(()) => book.commits.push(changes),
+            Err(_) => book.in_doubt = Some(changes),
         }
         committed
     }
@@ -127,6 +139,12 @@ impl Commits for Recorder {
     }
 }
 
+fn skip_attempt(change: &mut Change) {
+    if let Change::Moved { message, entry: Some(_), .. } = change {
+        message.progress.attempts += 1;
+    }
+}
+
 /// The real folder, recorded.
 pub(crate) struct FoldRecorder {
     pub(crate) folder: Folder,
@@ -145,6 +163,10 @@ impl Folds for FoldRecorder {
         match &done {
             Ok(done) => {
                 book.before_fold = Some(before);
+                // A page's key is its kind, topic, level, and more.
+                let keys = self.kv.keys();
+                let levels: BTreeSet<u8> = keys.iter().filter(|key| key[0] == PAGE).map(|key| key[5]).collect();
+                book.marks.extend(levels.iter().map(|&level| LEVELS[usize::from(level)]));
                 book.marks.push(if done.left > 0 { "fold with what has left the pages" } else { "fold" });
             }
             Err(_) => book.marks.push("fold failed"),

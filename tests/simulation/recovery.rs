@@ -63,7 +63,10 @@ impl World {
             return Err("a clean stop is not recognized".to_owned());
         }
         let reader = opened.folder.reader();
-        self.say(format!("it starts: clean={} torn={:?} repeated={:?}", opened.clean, opened.torn, opened.repeated_fold));
+        self.say(format!(
+            "it starts: clean={} torn={:?} repeated={:?}",
+            opened.clean, opened.torn, opened.repeated_fold
+        ));
         self.coverage.mark(format!("opened clean={}", opened.clean));
         if opened.torn.is_some() {
             self.coverage.mark("opened with a torn end");
@@ -101,6 +104,7 @@ impl World {
         }
         if is_started && clock.now() < self.latest {
             self.set_back_epoch = self.shadow.epoch + 1;
+            self.caps.forget(clock.now());
             self.coverage.mark("started with the clock set back");
         }
         if let Ok((handle, stepped)) = started {

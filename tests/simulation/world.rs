@@ -14,19 +14,22 @@ use duewheel::queue::limits::{DAY_MS, Limits, Nearness};
 use duewheel::queue::receipt::Receipt;
 use duewheel::queue::time::Timestamp;
 use duewheel::store::StoreOptions;
-use duewheel::store::doubles::Chance;
+use duewheel::store::doubles::{Chance, LossyLog};
 use fastrand::Rng;
 
 use crate::asked::Asked;
+use crate::caps::Caps;
 use crate::clients::{Call, Connection, Fetching};
 use crate::compare;
 use crate::coverage::Coverage;
 use crate::fault::Fault;
-use crate::media::{Media, Recorder, SharedBook, open};
+use crate::media::{Media, PAGE, Recorder, SharedBook, open};
+use crate::questions::Question;
 use crate::shadow::{Shadow, Violation};
 
 /// Hardly anything stays in memory, and it comes back in small pieces.
-pub(crate) const LIMITS: Limits = Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 8_000, max_topics: 3, near: NEAR };
+pub(crate) const LIMITS: Limits =
+    Limits { max_delay_ms: 400 * DAY_MS, max_body_bytes: 8_000, max_topics: 3, near: NEAR };
 const NEAR: Nearness = Nearness { span_ms: 3_000, max_ready: 6, load_ahead_ms: 700, load_below: 4, load_max: 3 };
 
 /// Sizes so small that every boundary is met in a few commits.
@@ -78,9 +81,11 @@ pub(crate) struct World {
     /// A commit that failed: it may be durable or not.
     pub(crate) in_doubt: Option<Vec<Change>>,
     pub(crate) asked: Asked,
+    pub(crate) caps: Caps,
     pub(crate) calls: Vec<Call>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) fetches: Vec<Fetching>,
+    pub(crate) questions: Vec<Question>,
     /// Deliveries that were read and are not settled, as far as their consumers know.
     pub(crate) held: Vec<Delivery>,
     /// Receipts of all times.
@@ -99,7 +104,11 @@ pub(crate) struct World {
     pub(crate) set_back_epoch: u32,
     pub(crate) coverage: Coverage,
     pub(crate) log: Vec<String>,
-    pub(crate) is_page_lost: bool,
+    is_page_lost: bool,
+    /// With that fault: the log as it was before the last step of a commit.
+    older_log: Option<LossyLog>,
+    /// A fold is durable of which the journal does not know yet.
+    is_fold_unnoted: bool,
 }
 
 impl World {
@@ -120,9 +129,11 @@ impl World {
             shadow: Shadow::default(),
             in_doubt: None,
             asked: Asked::default(),
+            caps: Caps::default(),
             calls: Vec::new(),
             connections: Vec::new(),
             fetches: Vec::new(),
+            questions: Vec::new(),
             held: Vec::new(),
             receipts: Vec::new(),
             receipts_seen: BTreeSet::new(),
@@ -135,6 +146,8 @@ impl World {
             coverage: Coverage::default(),
             log: Vec::new(),
             is_page_lost: false,
+            older_log: None,
+            is_fold_unnoted: false,
         }
     }
 
@@ -150,16 +163,17 @@ impl World {
 
     fn step(&mut self) -> Result<(), Violation> {
         match self.rng.u32(0..1_000) {
-            0..=219 => self.thread(Thread::Owner),
-            220..=399 => self.thread(Thread::Commit),
-            400..=439 => self.thread(Thread::Fold),
-            440..=489 => self.thread(Thread::Load),
-            490..=499 => self.thread(Thread::Look),
-            500..=639 => self.read_answer(),
-            640..=899 => self.act(),
-            900..=983 => self.pass_time(),
-            984..=987 => self.crash(),
-            988..=990 => self.close(),
+            0..=179 => self.thread(Thread::Owner),
+            180..=319 => self.thread(Thread::Commit),
+            320..=379 => self.thread(Thread::Fold),
+            380..=429 => self.thread(Thread::Load),
+            430..=439 => self.thread(Thread::Look),
+            440..=569 => self.read_answer(),
+            570..=904 => self.act(),
+            905..=979 => self.pass_time(),
+            980..=983 => self.crash(),
+            984..=986 => self.close(),
+            987..=989 => self.count(),
             _ => self.turn(),
         }
     }
@@ -178,6 +192,9 @@ impl World {
     }
 
     pub(crate) fn thread_did(&mut self, thread: Thread) -> Result<bool, Violation> {
+        if thread == Thread::Commit && self.fault == Fault::LogLosesTail {
+            self.older_log = Some(self.media.log.copy());
+        }
         let Some(broker) = &mut self.broker else { return Ok(false) };
         let did = broker.stepped.step(thread);
         if did {
@@ -228,10 +245,22 @@ impl World {
         let (commits, marks, in_doubt) =
             (std::mem::take(&mut book.commits), std::mem::take(&mut book.marks), book.in_doubt.take());
         drop(book);
-        marks.into_iter().for_each(|mark| self.coverage.mark(mark));
+        for mark in marks {
+            match mark {
+                "fold" | "fold with what has left the pages" => self.is_fold_unnoted = true,
+                "fold noted" => self.is_fold_unnoted = false,
+                _ => {}
+            }
+            self.coverage.mark(mark);
+        }
         for changes in commits {
             self.shadow.commit(&changes, &self.asked, self.latest, &mut self.coverage)?;
             self.note_levels(&changes, now);
+            for change in &changes {
+                if let Change::TopicPut(record) = change {
+                    self.caps.put(record, now);
+                }
+            }
         }
         if let Some(changes) = in_doubt {
             self.say("a commit fails");
@@ -306,6 +335,10 @@ impl World {
             self.media.fail_after(log, kv);
             self.say(format!("writes fail after {calls}"));
             for _ in 0..self.rng.u32(3..25) {
+                if self.rng.u32(0..4) == 0 {
+                    let produce = self.choose_produce();
+                    self.send(vec![produce])?;
+                }
                 let thread = match self.rng.u32(0..8) {
                     0..=2 => Thread::Owner,
                     3..=5 => Thread::Commit,
@@ -324,6 +357,10 @@ impl World {
         self.forget_broker();
         self.asked.deadlines.clear();
         self.media.crash(&mut self.chance);
+        self.media.log = self.older_log.take().unwrap_or_else(|| self.media.log.clone());
+        if std::mem::take(&mut self.is_fold_unnoted) {
+            self.coverage.mark("crash between a fold and its note");
+        }
         self.roll_back();
         self.recover()
     }
@@ -346,6 +383,7 @@ impl World {
         self.calls.clear();
         self.connections.clear();
         self.fetches.clear();
+        self.questions.clear();
     }
 
     /// A clean stop begins.
@@ -388,7 +426,7 @@ impl World {
         if self.is_page_lost {
             return;
         }
-        if let Some(key) = keys.iter().find(|key| key[0] == 5) {
+        if let Some(key) = keys.iter().find(|key| key[0] == PAGE) {
             self.media.kv.lose(key);
             self.is_page_lost = true;
             self.say("a page is lost");
