@@ -28,6 +28,8 @@ mod ledger;
 mod media;
 #[path = "simulation/questions.rs"]
 mod questions;
+#[path = "simulation/reached.rs"]
+mod reached;
 #[path = "simulation/recovery.rs"]
 mod recovery;
 #[path = "simulation/rules.rs"]
@@ -40,18 +42,17 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use duewheel::queue::command::Command;
+use duewheel::queue::values::{DedupId, Key};
 
 use coverage::Coverage;
 use fault::Fault;
+use reached::REACHED;
 use world::World;
 
 const STEPS: usize = 1_000;
 const HISTORIES: u64 = 200;
 const FRESH_HISTORIES: u64 = 60;
 const FIXED_SEED: u64 = 20_240_229;
-
-/// What the histories of the fixed seed must have met.
-const REACHED: &[(&str, u64)] = &[];
 
 /// A history that has found something.
 struct Failure {
@@ -64,8 +65,7 @@ fn describe(command: &Command) -> String {
     match command {
         Command::Produce(produce) => {
             let name = String::from_utf8_lossy(&produce.body[..produce.body.len().min(8)]).into_owned();
-            let (key, dedup) =
-                (produce.key.as_ref().map(|k| k.as_str()), produce.dedup_id.as_ref().map(|d| d.as_str()));
+            let (key, dedup) = (produce.key.as_ref().map(Key::as_str), produce.dedup_id.as_ref().map(DedupId::as_str));
             format!("produce {name:?} to {} due {:?} key {key:?} dedup {dedup:?}", produce.topic.as_str(), produce.due)
         }
         command => format!("{command:?}"),
@@ -128,9 +128,8 @@ fn the_broker_keeps_its_promises_over_crashes_on_fresh_seeds() {
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
-    let log = |seed| {
-        history(seed, STEPS, Fault::None).map(|(_, log)| log).unwrap_or_else(|failure| panic!("{}", failure.problem))
-    };
+    let log =
+        |seed| history(seed, STEPS, Fault::None).map_or_else(|failure| panic!("{}", failure.problem), |(_, log)| log);
     for seed in FIXED_SEED..FIXED_SEED + 4 {
         let (once, twice) = (log(seed), log(seed));
         assert!(once.len() > STEPS, "a history has events");

@@ -352,16 +352,12 @@ impl<F: Folds> Folding<F> {
         let compacted = self.folds.compact().transpose();
         let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
         tracing::debug!(is_durable, changed, "a compaction has ended");
-        match compacted {
-            Some(compacted) => {
-                self.leisure = Leisure::CleanUp;
-                self.tell(CommitInput::Compacted(compacted))
-            }
-            None => {
-                self.leisure = if self.folds.is_held_up() { Leisure::HeldUp } else { Leisure::Rest };
-                ControlFlow::Continue(())
-            }
-        }
+        let Some(compacted) = compacted else {
+            self.leisure = if self.folds.is_held_up() { Leisure::HeldUp } else { Leisure::Rest };
+            return ControlFlow::Continue(());
+        };
+        self.leisure = Leisure::CleanUp;
+        self.tell(CommitInput::Compacted(compacted))
     }
 
     fn tell(&self, input: CommitInput<F::Done>) -> ControlFlow<()> {

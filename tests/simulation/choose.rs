@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use duewheel::engine::Window;
+use duewheel::engine::{Thread, Window};
 use duewheel::queue::command::{Command, DeadLetter, Due, KeyPolicy, Nack, NackReason, Produce, Target};
 use duewheel::queue::limits::DAY_MS;
 use duewheel::queue::message::{MessageId, TopicId};
@@ -53,9 +53,19 @@ impl World {
             84..=87 => self.send_one(Self::choose_reschedule),
             88..=92 => self.send_one(Self::choose_dead_letter),
             93..=94 => self.send_one(|world| Some(world.choose_topic_command())),
-            95 => self.send_one(|world| Some(world.choose_bad())),
+            95..=96 => self.send_one(|world| Some(world.choose_bad())),
             _ => self.look(),
         }
+    }
+
+    /// After a step of a fold, before anybody knows of it, a message is named that may be on disk.
+    pub(crate) fn fold(&mut self) -> Result<(), Violation> {
+        self.thread(Thread::Fold)?;
+        if self.rng.u32(0..3) == 0 {
+            self.send_one(Self::choose_reschedule)?;
+            self.thread(Thread::Owner)?;
+        }
+        Ok(())
     }
 
     /// Somebody asks, or reads the answer.

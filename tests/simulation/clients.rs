@@ -59,13 +59,11 @@ impl World {
         }
         let sent = commands.clone();
         let mut answer: Future_<Answer> = Box::pin(async move { handle.apply_all(sent).await });
-        match poll(&mut answer) {
-            Some(answered) => self.answered(&commands, answered),
-            None => {
-                self.calls.push(Call { commands, answer });
-                Ok(())
-            }
+        if let Some(answered) = poll(&mut answer) {
+            return self.answered(&commands, answered);
         }
+        self.calls.push(Call { commands, answer });
+        Ok(())
     }
 
     /// Somebody looks whether an answer has come; or gives up waiting.
@@ -163,15 +161,12 @@ impl World {
                 }
             }
         };
-        match batch {
-            Some(deliveries) => {
-                let name = connection.name.clone();
-                self.delivered(&name, deliveries)?;
-            }
-            None => {
-                self.coverage.mark("stream ended by the broker");
-                self.disconnect(index);
-            }
+        if let Some(deliveries) = batch {
+            let name = connection.name.clone();
+            self.delivered(&name, deliveries)?;
+        } else {
+            self.coverage.mark("stream ended by the broker");
+            self.disconnect(index);
         }
         Ok(true)
     }

@@ -38,13 +38,12 @@ impl World {
         let Question { target, .. } = self.questions.swap_remove(index);
         match answer {
             Ok(Ok(seen)) => self.judge_seen(&target, seen),
-            Ok(Err(FindRejection::TopicNotFound(_))) => Ok(()),
+            Ok(Err(FindRejection::TopicNotFound(_))) | Err(_) => Ok(()),
             Ok(Err(FindRejection::PagesMoving)) => {
                 self.coverage.mark("a question while pages move");
                 Ok(())
             }
             Ok(Err(rejection)) => Err(format!("a question about {target:?}: {rejection}")),
-            Err(_) => Ok(()),
         }
     }
 
@@ -91,10 +90,7 @@ impl World {
         let Some(handle) = self.broker.as_ref().map(|broker| broker.handle.clone()) else { return Ok(()) };
         let (topic, with_timeline) = (name.clone(), self.rng.bool());
         let counting = async move {
-            match with_timeline {
-                true => handle.stats_with_timeline(topic).await,
-                false => handle.stats(Some(topic)).await,
-            }
+            if with_timeline { handle.stats_with_timeline(topic).await } else { handle.stats(Some(topic)).await }
         };
         if let Some(Ok(Ok(stats))) = self.wait_for(counting)? {
             self.judge_counts(id, &stats)?;

@@ -140,21 +140,18 @@ impl Shadow {
         let before = self.live.get(&arrival).ok_or_else(|| format!("it is not live; its end was {ended:?}"))?;
         ensure!(before.id == message.id && before.content == message.content, "it has become another message");
         ensure!(before.place() == previous, "it was in {:?}, not in {previous:?}", before.place());
-        match entry {
-            Some(entry) => {
-                self.judge_end(before, message, entry, asked)?;
-                let dead = message.progress.dead.map_or_else(String::new, |(reason, _)| format!(" dead {reason:?}"));
-                let is_spent = message.progress.attempts > before.progress.attempts;
-                coverage.mark(format!("lease ended {:?} spent={is_spent}{dead}", entry.outcome));
-                self.ended.insert((arrival, entry.delivery), entry.next_due_at);
+        if let Some(entry) = entry {
+            self.judge_end(before, message, entry, asked)?;
+            let dead = message.progress.dead.map_or_else(String::new, |(reason, _)| format!(" dead {reason:?}"));
+            let is_spent = message.progress.attempts > before.progress.attempts;
+            coverage.mark(format!("lease ended {:?} spent={is_spent}{dead}", entry.outcome));
+            self.ended.insert((arrival, entry.delivery), entry.next_due_at);
+        } else {
+            let what = judge_move(&before.progress, &message.progress)?;
+            if what == "rescheduled" {
+                self.rescheduled.insert(arrival, self.epoch);
             }
-            None => {
-                let what = judge_move(&before.progress, &message.progress)?;
-                if what == "rescheduled" {
-                    self.rescheduled.insert(arrival, self.epoch);
-                }
-                coverage.mark(what);
-            }
+            coverage.mark(what);
         }
         self.states.entry(arrival).or_default().push(message.progress);
         self.live.insert(arrival, message.clone());
