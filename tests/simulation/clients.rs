@@ -270,6 +270,9 @@ impl World {
             is_told && (epoch, number) < (receipt.epoch, receipt.delivery)
         });
         ensure!(!is_known || delivery.redelivered, "delivered again without saying so");
+        let is_held = |&(_, number, epoch): &(u64, u32, u32)| number == receipt.delivery && epoch >= self.voided_epoch;
+        let is_twice = self.receipts_seen.range((arrival, 0, 0)..=(arrival, u32::MAX, u32::MAX)).any(is_held);
+        ensure!(!is_twice, "delivered while another has it");
         ensure!(self.receipts_seen.insert(numbers), "the same receipt twice");
         Ok(())
     }

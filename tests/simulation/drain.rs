@@ -4,13 +4,17 @@ use duewheel::engine::Window;
 use duewheel::queue::change::Outcome;
 use duewheel::queue::command::{Command, Target};
 use duewheel::queue::settings::TopicSettings;
-use duewheel::queue::view::MessageView;
+use duewheel::queue::time::Timestamp;
+use duewheel::queue::view::{MessageView, StateView};
 
 use crate::shadow::{Violation, ensure};
 use crate::world::World;
 
 /// Rounds until everything that is due must have been delivered.
 const MOST_ROUNDS: usize = 2_000;
+
+/// Until a load is tried again for which the pages had moved.
+const OVERTAKEN_WAIT_MS: u64 = 10;
 
 impl World {
     pub(crate) fn drain(&mut self) -> Result<(), Violation> {
@@ -24,6 +28,7 @@ impl World {
                 if !waits && self.calls.is_empty() {
                     return self.judge_end_of_all();
                 }
+                self.judge_wakeup()?;
                 self.pass_to_next();
             }
         }
@@ -92,6 +97,32 @@ impl World {
             has_come |= self.calls.len() < before;
         }
         Ok(has_come)
+    }
+
+    /// All five rest, and consumers have room: what is due has been delivered, and the owner wakes up for the rest.
+    fn judge_wakeup(&self) -> Result<(), Violation> {
+        let Some(queue) = self.broker.as_ref().and_then(|broker| broker.stepped.queue()) else { return Ok(()) };
+        let (now, wakeup) = (self.now(), queue.next_wakeup().unwrap_or(Timestamp::MAX));
+        for message in self.shadow.live.values().filter(|message| message.progress.dead.is_none()) {
+            let topic = &self.shadow.topics[&message.id.topic].name;
+            // What is not found without its page is on disk only.
+            let view = queue.look_up(now, topic, &Target::Id(message.id), None);
+            let next = match view {
+                Ok(Some(MessageView::Live(view))) => match view.state {
+                    StateView::Leased { deadline, .. } => deadline,
+                    _ => message.progress.due_at,
+                },
+                _ => message.progress.due_at,
+            };
+            // A load that a fold has overtaken is tried again after a while.
+            let next = next.max(now.plus(OVERTAKEN_WAIT_MS));
+            ensure!(
+                wakeup <= next,
+                "at {now} the next wake-up is at {wakeup}, too late for {message:?}\n{:?}",
+                queue.counts(now, topic)
+            );
+        }
+        Ok(())
     }
 
     fn pass_to_next(&mut self) {

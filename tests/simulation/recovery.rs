@@ -123,7 +123,10 @@ impl World {
                 let set_back_ms = closing.at.since(now);
                 self.asked.deadlines.values_mut().for_each(|deadline| *deadline = deadline.minus(set_back_ms));
             }
-            None => self.asked.deadlines.clear(),
+            None => {
+                self.asked.deadlines.clear();
+                self.voided_epoch = self.shadow.epoch + 1;
+            }
         }
     }
 

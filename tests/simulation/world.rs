@@ -102,6 +102,8 @@ pub(crate) struct World {
     /// The last run before which the clock was set back: what it finds scheduled again may have been delivered before, and
     /// since a delivery writes nothing it cannot know.
     pub(crate) set_back_epoch: u32,
+    /// The last run before which leases became void.
+    pub(crate) voided_epoch: u32,
     pub(crate) coverage: Coverage,
     pub(crate) log: Vec<String>,
     is_page_lost: bool,
@@ -147,6 +149,7 @@ impl World {
             names: 0,
             latest: Timestamp::ZERO,
             set_back_epoch: 0,
+            voided_epoch: 0,
             coverage: Coverage::default(),
             log: Vec::new(),
             is_page_lost: false,
