@@ -20,8 +20,8 @@
 //! the load thread reads them back before they are due, and the owner itself when a command names one. Questions that
 //! need more of the pages than one message are answered by the look thread, and joined with what the owner knows.
 //!
-//! The body of each thread takes an input and does one step, until it is to end. [`start`] gives each a thread; a
-//! simulation takes the steps by hand, with [`stepped`].
+//! The body of each thread takes an input and does one step, until it is to end. [`start()`] gives each a thread; a
+//! simulation takes the steps by hand, with [`stepped()`].
 //!
 //! Invariants:
 //! - *Change, commit, answer*: nobody learns of anything that a power cut could take back. If a commit fails,

@@ -49,7 +49,7 @@ pub struct Stepped<C: Commits> {
     under_way: usize,
 }
 
-/// As [`start`](super::start), without threads.
+/// As [`start()`](super::start()), without threads.
 ///
 /// # Errors
 /// [`StartError::Commit`].

@@ -10,7 +10,7 @@ use duewheel::queue::values::{ConsumerName, TopicName};
 
 use crate::coverage::kind;
 use crate::shadow::{Violation, ensure};
-use crate::world::{Future_, World, poll};
+use crate::world::{Boxed, World, poll};
 
 type Answer = Result<Vec<Result<Reply, Rejection>>, EngineError>;
 type Opened = Result<Result<Consumer, FindRejection>, EngineError>;
@@ -19,7 +19,7 @@ type Fetched = Result<Result<Vec<Delivery>, FindRejection>, EngineError>;
 /// Commands that wait for their answer.
 pub(crate) struct Call {
     pub(crate) commands: Vec<Command>,
-    answer: Future_<Answer>,
+    answer: Boxed<Answer>,
 }
 
 /// A consume stream.
@@ -29,14 +29,14 @@ pub(crate) struct Connection {
 }
 
 enum State {
-    Opening(Future_<Opened>),
+    Opening(Boxed<Opened>),
     Open(Consumer),
 }
 
 /// A fetch that waits.
 pub(crate) struct Fetching {
     pub(crate) name: String,
-    answer: Future_<Fetched>,
+    answer: Boxed<Fetched>,
 }
 
 impl World {
@@ -58,7 +58,7 @@ impl World {
             self.log.push(format!("  {}", crate::describe(command)));
         }
         let sent = commands.clone();
-        let mut answer: Future_<Answer> = Box::pin(async move { handle.apply_all(sent).await });
+        let mut answer: Boxed<Answer> = Box::pin(async move { handle.apply_all(sent).await });
         if let Some(answered) = poll(&mut answer) {
             return self.answered(&commands, answered);
         }
@@ -134,7 +134,7 @@ impl World {
         let consumer_name = ConsumerName::parse(&name).expect("a short name");
         let topics: Vec<_> = windows.iter().map(|window| (window.topic.as_str().to_owned(), window.window)).collect();
         self.say(format!("  {name} connects to {topics:?}"));
-        let mut opening: Future_<Opened> = Box::pin(async move { handle.consume(consumer_name, windows).await });
+        let mut opening: Boxed<Opened> = Box::pin(async move { handle.consume(consumer_name, windows).await });
         // It is on its way now, if the broker serves.
         if poll(&mut opening).is_none() {
             self.connections.push(Connection { name, state: State::Opening(opening) });
@@ -186,7 +186,7 @@ impl World {
         let consumer_name = ConsumerName::parse(&name).expect("a short name");
         self.say(format!("  {name} fetches {max} from {} for {wait_ms} ms", topic.as_str()));
         let fetch = Fetch { topic, consumer_name, max, wait_ms, lease_ms };
-        let mut answer: Future_<Fetched> = Box::pin(async move { handle.fetch(fetch).await });
+        let mut answer: Boxed<Fetched> = Box::pin(async move { handle.fetch(fetch).await });
         if poll(&mut answer).is_none() {
             self.fetches.push(Fetching { name, answer });
         }

@@ -12,14 +12,14 @@ use duewheel::queue::values::TopicName;
 use duewheel::queue::view::{MessageView, StateView};
 
 use crate::shadow::{Violation, ensure};
-use crate::world::{Future_, World, poll};
+use crate::world::{Boxed, World, poll};
 
 type Looked = Result<Result<Option<Seen>, FindRejection>, EngineError>;
 
 /// A question about a message that waits for its answer.
 pub(crate) struct Question {
     target: Target,
-    answer: Future_<Looked>,
+    answer: Boxed<Looked>,
 }
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn ask(&mut self, topic: TopicName, target: Target) {
         let Some(handle) = self.broker.as_ref().map(|broker| broker.handle.clone()) else { return };
         let asked = target.clone();
-        let mut answer: Future_<Looked> = Box::pin(async move { handle.message(topic, asked).await });
+        let mut answer: Boxed<Looked> = Box::pin(async move { handle.message(topic, asked).await });
         if poll(&mut answer).is_none() {
             self.questions.push(Question { target, answer });
         }

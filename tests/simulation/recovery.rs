@@ -118,15 +118,12 @@ impl World {
 
     /// After a clean stop the leases go on, with no more time left than they had. After a crash there are none.
     fn note_leases(&mut self, now: Timestamp) {
-        match &self.shadow.closing {
-            Some(closing) => {
-                let set_back_ms = closing.at.since(now);
-                self.asked.deadlines.values_mut().for_each(|deadline| *deadline = deadline.minus(set_back_ms));
-            }
-            None => {
-                self.asked.deadlines.clear();
-                self.voided_epoch = self.shadow.epoch + 1;
-            }
+        if let Some(closing) = &self.shadow.closing {
+            let set_back_ms = closing.at.since(now);
+            self.asked.deadlines.values_mut().for_each(|deadline| *deadline = deadline.minus(set_back_ms));
+        } else {
+            self.asked.deadlines.clear();
+            self.voided_epoch = self.shadow.epoch + 1;
         }
     }
 

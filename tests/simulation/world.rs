@@ -48,10 +48,10 @@ const FAR_BOUNDARY_MS: u64 = 1 << 42;
 const USUAL_START_MS: u64 = 1_700_000_000_000;
 
 /// A future of a client.
-pub(crate) type Future_<T> = Pin<Box<dyn Future<Output = T>>>;
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Polls a future once.
-pub(crate) fn poll<T>(future: &mut Future_<T>) -> Option<T> {
+pub(crate) fn poll<T>(future: &mut Boxed<T>) -> Option<T> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
@@ -65,7 +65,7 @@ pub(crate) struct Broker {
     pub(crate) clock: Clock,
     /// The clock by which clients judge: the same, unless it is broken on purpose.
     pub(crate) truth: Clock,
-    pub(crate) closing: Option<Future_<()>>,
+    pub(crate) closing: Option<Boxed<()>>,
 }
 
 /// Everything there is.
