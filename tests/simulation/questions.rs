@@ -86,6 +86,7 @@ impl World {
         if is_closing || topics.is_empty() || self.in_doubt.is_some() {
             return Ok(());
         }
+        self.judge_wakeup(false)?;
         let (id, name) = self.pick(&topics);
         let Some(handle) = self.broker.as_ref().map(|broker| broker.handle.clone()) else { return Ok(()) };
         let (topic, with_timeline) = (name.clone(), self.rng.bool());

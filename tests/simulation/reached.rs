@@ -70,6 +70,7 @@ pub(crate) const REACHED: &[(&str, u64)] = &[
     ("nacked waits", 107),
     ("opened clean=false", 314),
     ("opened clean=true", 132),
+    ("opened with a deletion to finish", 1),
     ("opened with a fold to repeat", 32),
     ("opened with a torn end", 8),
     ("outcome unknown", 54),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duewheel::clock::StepPolicy;
-use duewheel::engine::{EngineSettings, Parts, stepped};
+use duewheel::engine::{EngineSettings, Folds, Parts, stepped};
 use duewheel::queue::change::Change;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::{Queue, Restore};
@@ -85,6 +85,9 @@ impl World {
             truth.clone()
         };
         let Parts { queue, opening, commits, folds, pages, receipt_key } = Parts::on_store(opened, restore, &clock);
+        if Folds::is_cleaning_up(&folds) {
+            self.coverage.mark("opened with a deletion to finish");
+        }
         self.resolve(&queue, &opening, reader, clock.now())?;
         let [own, loads, looks] = pages;
         let loads = if self.fault == Fault::LoadForgetsMessage { Box::new(Forgetful(loads)) } else { loads };
