@@ -238,8 +238,10 @@ impl World {
     /// All five do what there is to do, until all rest.
     pub(crate) fn turn(&mut self) -> Result<(), Violation> {
         for _ in 0..50 {
-            self.thread(Thread::Owner)?;
-            let mut is_busy = false;
+            let did_round = self.thread_did(Thread::Owner)?;
+            // If it could not, the commits must make room first.
+            let is_there = self.broker.as_ref().is_some_and(|broker| broker.stepped.queue().is_some());
+            let mut is_busy = !did_round && is_there;
             for thread in [Thread::Commit, Thread::Fold, Thread::Load, Thread::Look] {
                 while self.thread_did(thread)? {
                     is_busy = true;
