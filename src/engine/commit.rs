@@ -2,9 +2,11 @@
 //! on them. And the fold thread, which moves what has grown old out of the journal's way.
 
 use std::error::Error;
+use std::mem;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, SyncSender, TryRecvError};
 use std::time::Duration;
 
 use super::input::Input;
@@ -153,11 +155,12 @@ pub(super) struct Committing<C: Commits> {
     pub(super) signals: Arc<Signals>,
     pub(super) clock: Clock,
     pub(super) is_folding: bool,
+    pub(super) group: Group,
 }
 
-/// Rounds that share a commit.
+/// Rounds that share a commit, the next one.
 #[derive(Default)]
-struct Group {
+pub(super) struct Group {
     changes: Vec<Change>,
     releases: Vec<Release>,
     is_last: bool,
@@ -171,24 +174,25 @@ struct Group {
 impl<C: Commits> Committing<C> {
     /// Runs until the last round is durable, it is told to end, or something fails.
     pub(super) fn run(mut self) {
-        loop {
-            let mut group = Group::default();
-            if let Err(failure) = self.fill(&mut group).and_then(|()| self.make_durable(&group)) {
-                // First the status, then the dropped replies: who misses an answer finds out why.
-                return self.fail(&*failure);
-            }
-            for release in group.releases {
-                release.let_go(&self.owner);
-            }
-            crash_point!("round.answered");
-            if group.is_last || group.is_end {
-                crash_point!("stop.durable");
+        while let Ok(input) = self.inbox.recv() {
+            if self.step(input).is_break() {
                 return;
             }
-            if group.is_freeze
-                && let Err(failure) = self.begin_fold(group.snapshot)
-            {
-                return self.fail(&*failure);
+        }
+        if self.group.is_last {
+            self.fail(&*CommitFailure::from("the fold thread has ended in the middle of a fold"));
+        }
+    }
+
+    /// Takes an input and all others that wait, makes durable what they bring and lets out what depended on it. Breaks
+    /// after the last round, when it is told to end, and if something fails.
+    pub(super) fn step(&mut self, first: CommitInput<<C::Folds as Folds>::Done>) -> ControlFlow<()> {
+        match self.fill(first).and_then(|()| self.complete()) {
+            Ok(flow) => flow,
+            Err(failure) => {
+                // First the status, then the dropped replies: who misses an answer finds out why.
+                self.fail(&*failure);
+                ControlFlow::Break(())
             }
         }
     }
@@ -198,31 +202,49 @@ impl<C: Commits> Committing<C> {
         let _ended = self.owner.send(Input::Stop);
     }
 
-    /// Waits for a round, and takes with it all others that wait.
-    fn fill(&mut self, group: &mut Group) -> Result<(), CommitFailure> {
-        let mut next = self.inbox.recv().ok();
+    fn fill(&mut self, first: CommitInput<<C::Folds as Folds>::Done>) -> Result<(), CommitFailure> {
+        let mut next = Some(first);
         while let Some(input) = next {
             match input {
-                CommitInput::Round(round) => group.add(round),
+                CommitInput::Round(round) => self.group.add(round),
                 CommitInput::Folded(result) => self.folded(result)?,
                 CommitInput::Compacted(result) => self.compacted(result?),
-                CommitInput::End => group.is_end = true,
+                CommitInput::End => self.group.is_end = true,
             }
-            next = if group.is_last || group.is_freeze || group.is_end { None } else { self.inbox.try_recv().ok() };
+            let is_full = self.group.is_last || self.group.is_freeze || self.group.is_end;
+            next = if is_full { None } else { self.inbox.try_recv().ok() };
         }
         Ok(())
     }
 
-    fn make_durable(&mut self, group: &Group) -> Result<(), CommitFailure> {
-        if group.is_last {
+    /// Commits the group and lets it go. The last round, after which nobody sends another, waits for the fold that is
+    /// under way.
+    fn complete(&mut self) -> Result<ControlFlow<()>, CommitFailure> {
+        if self.group.is_last {
             crash_point!("stop.begins");
-            self.finish_fold()?;
+            if self.is_folding {
+                return Ok(ControlFlow::Continue(()));
+            }
             crash_point!("stop.fold_finished");
         }
-        self.commit(&group.changes)
+        self.commit()?;
+        let group = mem::take(&mut self.group);
+        for release in group.releases {
+            release.let_go(&self.owner);
+        }
+        crash_point!("round.answered");
+        if group.is_last || group.is_end {
+            crash_point!("stop.durable");
+            return Ok(ControlFlow::Break(()));
+        }
+        if group.is_freeze {
+            self.begin_fold(group.snapshot)?;
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitFailure> {
+    fn commit(&mut self) -> Result<(), CommitFailure> {
+        let changes = &self.group.changes;
         if changes.is_empty() {
             return Ok(());
         }
@@ -260,19 +282,6 @@ impl<C: Commits> Committing<C> {
         // After the owner's end nobody needs to know.
         let _ended = self.owner.send(Input::Compacted(delta));
     }
-
-    /// Waits for the fold that is under way. Only before the last round, after which nobody sends another.
-    fn finish_fold(&mut self) -> Result<(), CommitFailure> {
-        while self.is_folding {
-            match self.inbox.recv() {
-                Ok(CommitInput::Folded(result)) => self.folded(result)?,
-                Ok(CommitInput::Compacted(result)) => self.compacted(result?),
-                Ok(CommitInput::Round(_) | CommitInput::End) => {}
-                Err(_) => return Err("the fold thread has ended in the middle of a fold".into()),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Group {
@@ -289,45 +298,78 @@ impl Group {
     }
 }
 
-/// The fold thread: runs jobs until nobody can send another, and compacts while none waits. Its debug log tells what
-/// it does at any moment.
-pub(super) fn fold<F: Folds>(mut folds: F, jobs: &Receiver<FoldTask<F::Job>>, done: &SyncSender<CommitInput<F::Done>>) {
-    let mut next = if folds.is_cleaning_up() { clean_up(&mut folds, jobs, done) } else { jobs.recv().ok() };
-    while let Some(task) = next {
-        tracing::debug!("a fold begins");
-        let folded = run(&mut folds, task);
-        tracing::debug!(is_durable = folded.is_ok(), "a fold has ended");
-        if done.send(CommitInput::Folded(folded)).is_err() {
-            return;
-        }
-        next = clean_up(&mut folds, jobs, done);
-    }
+/// The fold thread. Its debug log tells what it does at any moment.
+pub(super) struct Folding<F: Folds> {
+    pub(super) folds: F,
+    pub(super) jobs: Receiver<FoldTask<F::Job>>,
+    pub(super) done: SyncSender<CommitInput<F::Done>>,
+    pub(super) leisure: Leisure,
 }
 
-/// Compacts until a task comes; `None`: no other can come, or nobody wants to know.
-fn clean_up<F: Folds>(
-    folds: &mut F,
-    jobs: &Receiver<FoldTask<F::Job>>,
-    done: &SyncSender<CommitInput<F::Done>>,
-) -> Option<FoldTask<F::Job>> {
-    loop {
-        match jobs.try_recv() {
-            Ok(task) => return Some(task),
-            Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) => {}
+/// What the fold thread does while no task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leisure {
+    /// Clean up.
+    CleanUp,
+    /// A backup holds the clean-up up: look again after a while.
+    HeldUp,
+    /// Nothing.
+    Rest,
+}
+
+impl<F: Folds> Folding<F> {
+    /// Runs tasks until nobody can send another or wants to know, and compacts while none waits.
+    pub(super) fn run(mut self) {
+        while let Ok(task) = self.wait()
+            && self.step(task).is_continue()
+        {}
+    }
+
+    /// Waits for a task for as long as there is nothing else to do. Fails if no other can come.
+    fn wait(&self) -> Result<Option<FoldTask<F::Job>>, RecvError> {
+        match self.leisure {
+            Leisure::CleanUp => self.next(),
+            Leisure::HeldUp => match self.jobs.recv_timeout(HELD_UP_PAUSE) {
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                task => task.map(Some).map_err(|_| RecvError),
+            },
+            Leisure::Rest => self.jobs.recv().map(Some),
         }
+    }
+
+    /// The task that waits, if one does. Fails if no other can come.
+    pub(super) fn next(&self) -> Result<Option<FoldTask<F::Job>>, RecvError> {
+        match self.jobs.try_recv() {
+            Err(TryRecvError::Empty) => Ok(None),
+            task => task.map(Some).map_err(|_| RecvError),
+        }
+    }
+
+    /// Runs the task; without one, cleans up a part. Breaks if nobody wants to know.
+    pub(super) fn step(&mut self, task: Option<FoldTask<F::Job>>) -> ControlFlow<()> {
+        let Some(task) = task else { return self.clean_up() };
+        tracing::debug!("a fold begins");
+        let folded = run(&mut self.folds, task);
+        tracing::debug!(is_durable = folded.is_ok(), "a fold has ended");
+        self.leisure = Leisure::CleanUp;
+        self.tell(CommitInput::Folded(folded))
+    }
+
+    fn clean_up(&mut self) -> ControlFlow<()> {
         tracing::debug!("a compaction begins");
-        let compacted = folds.compact().transpose();
+        let compacted = self.folds.compact().transpose();
         let (is_durable, changed) = (!matches!(compacted, Some(Err(_))), compacted.is_some());
         tracing::debug!(is_durable, changed, "a compaction has ended");
-        match compacted {
-            Some(compacted) => done.send(CommitInput::Compacted(compacted)).ok()?,
-            None if folds.is_held_up() => match jobs.recv_timeout(HELD_UP_PAUSE) {
-                Err(RecvTimeoutError::Timeout) => {}
-                next => return next.ok(),
-            },
-            None => return jobs.recv().ok(),
-        }
+        let Some(compacted) = compacted else {
+            self.leisure = if self.folds.is_held_up() { Leisure::HeldUp } else { Leisure::Rest };
+            return ControlFlow::Continue(());
+        };
+        self.leisure = Leisure::CleanUp;
+        self.tell(CommitInput::Compacted(compacted))
+    }
+
+    fn tell(&self, input: CommitInput<F::Done>) -> ControlFlow<()> {
+        if self.done.send(input).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 }
 
@@ -423,7 +465,8 @@ mod tests {
         let clock = ManualTime::new(Timestamp::from_millis(1_700_000_000_000)).clock(StepPolicy::Report);
         let signals = Arc::new(Signals::new(1));
         let (jobs, owner) = (channel().0, channel().0);
-        Committing { commits, inbox, jobs, owner, signals: Arc::clone(&signals), clock, is_folding: false }.run();
+        let (signals_too, group) = (Arc::clone(&signals), Group::default());
+        Committing { commits, inbox, jobs, owner, signals: signals_too, clock, is_folding: false, group }.run();
 
         let committed = Deed::Committed(vec![change(1), change(2), change(3)]);
         let expected = [committed, Deed::LetGo(0), Deed::LetGo(1), Deed::LetGo(2)];

@@ -1,10 +1,11 @@
 //! The look thread: reads pages for questions, so that neither the queue nor a load of what is due waits for them.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::input::Input;
-use super::pages::Reads;
+use super::pages::{Reads, tell_damage};
 use crate::queue::quarantine::DamagedPart;
 use crate::store::DirectoryDelta;
 
@@ -21,19 +22,31 @@ pub(super) enum LookInput {
     Question(Question),
 }
 
-/// Answers until nobody can ask any more.
-pub(super) fn look(mut pages: Box<dyn Reads>, inbox: &Receiver<LookInput>, owner: &Sender<Input>) {
-    for input in inbox {
+/// The look thread.
+pub(super) struct Looking {
+    pub(super) pages: Box<dyn Reads>,
+    pub(super) inbox: Receiver<LookInput>,
+    pub(super) owner: Sender<Input>,
+}
+
+impl Looking {
+    /// Answers until nobody can ask any more.
+    pub(super) fn run(mut self) {
+        while let Ok(input) = self.inbox.recv()
+            && self.step(input).is_continue()
+        {}
+    }
+
+    /// Does what it is told. Breaks if nobody wants to know.
+    pub(super) fn step(&mut self, input: LookInput) -> ControlFlow<()> {
         match input {
-            LookInput::Delta(delta) => pages.apply(&delta),
-            LookInput::Avoid(part) => pages.avoid(&part),
+            LookInput::Delta(delta) => self.pages.apply(&delta),
+            LookInput::Avoid(part) => self.pages.avoid(&part),
             LookInput::Question(question) => {
-                question(&mut *pages);
-                let damaged = pages.take_damaged();
-                if !damaged.is_empty() && owner.send(Input::Damaged(damaged)).is_err() {
-                    return;
-                }
+                question(&mut *self.pages);
+                return tell_damage(&mut *self.pages, &self.owner);
             }
         }
+        ControlFlow::Continue(())
     }
 }

@@ -20,6 +20,9 @@
 //! the load thread reads them back before they are due, and the owner itself when a command names one. Questions that
 //! need more of the pages than one message are answered by the look thread, and joined with what the owner knows.
 //!
+//! The body of each thread takes an input and does one step, until it is to end. [`start()`] gives each a thread; a
+//! simulation takes the steps by hand, with [`stepped()`].
+//!
 //! Invariants:
 //! - *Change, commit, answer*: nobody learns of anything that a power cut could take back. If a commit fails,
 //!   nothing more is let out or applied; whoever waits gets [`EngineError::OutcomeUnknown`].
@@ -57,6 +60,7 @@ mod sight;
 mod signals;
 mod start;
 mod stats;
+mod stepped;
 mod throttle;
 
 pub use self::backup::Backup;
@@ -72,6 +76,7 @@ pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
 pub use self::stats::{BrokerStats, BrokerView, LatenessSummary, Stats, TopicStats};
+pub use self::stepped::{Stepped, Thread, stepped};
 pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
 
 /// A pause between two rounds, or a commit, that takes longer than this is a long pause, milliseconds.

@@ -97,8 +97,9 @@ impl<Done> Owner<Done> {
         }
     }
 
-    /// One round. Breaks at the end; otherwise returns true if there is more to do at this instant.
-    fn round(&mut self, is_more: bool) -> ControlFlow<(), bool> {
+    /// One round, which waits for something to do unless there is more. Breaks at the end; otherwise returns true if
+    /// there is more to do at this instant.
+    pub(super) fn round(&mut self, is_more: bool) -> ControlFlow<(), bool> {
         let inputs = self.take_inputs(if is_more { Duration::ZERO } else { self.sleep() });
         let mut turn = Turn::at(self.clock.now());
         self.note_pause(turn.now);
@@ -123,7 +124,7 @@ impl<Done> Owner<Done> {
     }
 
     /// How long nothing will be to do unless something comes in.
-    fn sleep(&self) -> Duration {
+    pub(super) fn sleep(&self) -> Duration {
         if self.is_stuck {
             return self.clock.sleep_until(None);
         }
@@ -479,9 +480,9 @@ mod tests {
     }
 
     /// A queue with a topic of which one message is on disk only, due at `due_at`.
-    fn one_stored(due_at: Timestamp) -> Queue {
+    fn one_stored(due_at: Timestamp, limits: Limits) -> Queue {
         let (id, settings) = (TopicId(1), TopicSettings::default());
-        let mut restore = Restore::new(Limits::default());
+        let mut restore = Restore::new(limits);
         let record = TopicRecord { id, name: topic(), settings, paused: false, created_at: due_at };
         restore.record(Restored::Topic(record));
         restore.record(Restored::Stored { topic: id, waiting: 1, dead: 0, first: Some((due_at, 0)) });
@@ -491,7 +492,7 @@ mod tests {
     #[test]
     fn a_load_that_a_fold_has_overtaken_is_asked_for_again_after_a_while_and_not_in_a_loop() {
         let mut hand = ByHand::new();
-        hand.owner.queue = one_stored(hand.owner.clock.now());
+        hand.owner.queue = one_stored(hand.owner.clock.now(), Limits::default());
         let (sender, loads) = mpsc::channel();
         hand.owner.loads = sender;
         hand.round();
@@ -503,6 +504,26 @@ mod tests {
         assert!(loads.try_recv().is_err(), "it was asked for too soon");
         assert_eq!(hand.owner.queue.next_wakeup(), Some(hand.owner.clock.now().plus(1)));
         hand.time.advance_ms(1);
+        hand.round();
+        assert!(loads.try_recv().is_ok(), "it is asked for again");
+    }
+
+    #[test]
+    fn the_owner_wakes_up_for_a_load_to_be_repeated_although_much_is_ready_that_comes_after_it() {
+        let mut hand = ByHand::new();
+        let mut limits = Limits::default();
+        limits.near.load_below = 1;
+        hand.owner.queue = one_stored(hand.owner.clock.now(), limits);
+        let (sender, loads) = mpsc::channel();
+        hand.owner.loads = sender;
+        hand.time.advance_ms(1);
+        (0..3).for_each(|_| drop(hand.apply(produce())));
+        let Ok(LoadInput::Load(load)) = loads.try_recv() else { panic!("what is due is asked for") };
+        hand.inbox.send(Input::Loaded(load, Err(ReadError::Overtaken))).expect("the owner is here");
+        hand.round();
+        let again_at = hand.owner.clock.now().plus(OVERTAKEN_WAIT_MS);
+        assert_eq!(hand.owner.queue.next_wakeup(), Some(again_at));
+        hand.time.advance_ms(OVERTAKEN_WAIT_MS);
         hand.round();
         assert!(loads.try_recv().is_ok(), "it is asked for again");
     }
@@ -542,7 +563,7 @@ mod tests {
     fn a_question_during_a_fold_is_to_be_repeated_and_finds_no_damage() {
         let mut hand = ByHand::new();
         let now = hand.owner.clock.now();
-        hand.owner.queue = one_stored(now);
+        hand.owner.queue = one_stored(now, Limits::default());
         hand.owner.pages = RefCell::new(Box::new(Moving));
         let target = Target::Id(MessageId { topic: TopicId(1), birth_due: now, arrival: 0 });
         let sight = hand.owner.sight(now);

@@ -1,9 +1,11 @@
 //! What is on disk only: found when a command names it, loaded before it is due, on a thread of its own.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::input::Input;
+use super::signals::Signals;
 use crate::queue::dead::StoredDead;
 use crate::queue::due::FirstInPages;
 use crate::queue::far::{Load, Loaded, Missing};
@@ -151,33 +153,48 @@ pub(super) enum LoadInput {
     Avoid(DamagedPart),
 }
 
-/// The load thread: reads what is asked for until nobody can ask any more.
-///
-/// # Errors
-/// The page store has failed.
-pub(super) fn load(
-    mut pages: Box<dyn Reads>,
-    inbox: &Receiver<LoadInput>,
-    owner: &Sender<Input>,
-) -> Result<(), ReadError> {
-    for input in inbox {
+/// The load thread.
+pub(super) struct Loading {
+    pub(super) pages: Box<dyn Reads>,
+    pub(super) inbox: Receiver<LoadInput>,
+    pub(super) owner: Sender<Input>,
+    pub(super) signals: Arc<Signals>,
+}
+
+impl Loading {
+    /// Reads what is asked for until nobody can ask any more.
+    pub(super) fn run(mut self) {
+        while let Ok(input) = self.inbox.recv()
+            && self.step(input).is_continue()
+        {}
+    }
+
+    /// Does what it is told. Breaks if nobody wants to know, and when the page store has failed: then so has the engine.
+    pub(super) fn step(&mut self, input: LoadInput) -> ControlFlow<()> {
         match input {
-            LoadInput::Delta(delta) => pages.apply(&delta),
-            LoadInput::Avoid(part) => pages.avoid(&part),
+            LoadInput::Delta(delta) => self.pages.apply(&delta),
+            LoadInput::Avoid(part) => self.pages.avoid(&part),
             LoadInput::Load(load) => {
-                let result = pages.load(load);
-                let damaged = pages.take_damaged();
+                let result = self.pages.load(load);
                 if let Err(failed @ ReadError::Failed { .. }) = result {
-                    return Err(failed);
+                    self.signals.fail(&failed.to_string());
+                    let _ended = self.owner.send(Input::Stop);
+                    return ControlFlow::Break(());
                 }
-                if !damaged.is_empty() && owner.send(Input::Damaged(damaged)).is_err() {
-                    return Ok(());
-                }
-                if owner.send(Input::Loaded(load, result)).is_err() {
-                    return Ok(());
-                }
+                tell_damage(&mut *self.pages, &self.owner)?;
+                return tell(&self.owner, Input::Loaded(load, result));
             }
         }
+        ControlFlow::Continue(())
     }
-    Ok(())
+}
+
+/// Tells the owner what was found damaged. Breaks if it has ended.
+pub(super) fn tell_damage(pages: &mut dyn Reads, owner: &Sender<Input>) -> ControlFlow<()> {
+    let damaged = pages.take_damaged();
+    if damaged.is_empty() { ControlFlow::Continue(()) } else { tell(owner, Input::Damaged(damaged)) }
+}
+
+fn tell(owner: &Sender<Input>, input: Input) -> ControlFlow<()> {
+    if owner.send(input).is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }

@@ -9,13 +9,12 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::Semaphore;
 
 use super::RESTART_GRACE_MS;
-use super::commit::{CommitFailure, CommitLane, Commits, Committing, Folds, fold};
+use super::commit::{CommitFailure, CommitLane, Commits, Committing, Folding, Folds, Group, Leisure};
 use super::damage::Damage;
 use super::handle::{EngineHandle, Shared};
-use super::input::Input;
-use super::look::{LookInput, look};
+use super::look::Looking;
 use super::owner::Owner;
-use super::pages::{LoadInput, Reads, load};
+use super::pages::{Loading, Reads};
 use super::service::Service;
 use super::signals::{Sentinel, Signals};
 use super::stats::Tally;
@@ -26,7 +25,7 @@ use crate::queue::change::Change;
 use crate::queue::receipt::ReceiptKey;
 
 /// Most rounds on their way to the commit thread. Enough to keep it busy; more would only be older.
-const ROUNDS_UNDER_WAY: usize = 8;
+pub(super) const ROUNDS_UNDER_WAY: usize = 8;
 
 /// Bounds of the engine.
 #[derive(Clone, Copy, Debug)]
@@ -87,130 +86,112 @@ pub enum StartError {
 ///
 /// # Errors
 /// [`StartError`]; the engine is not running.
-pub fn start<C: Commits>(
-    settings: EngineSettings,
-    mut parts: Parts<C>,
-    clock: Clock,
-) -> Result<EngineHandle, StartError> {
-    parts.commits.commit(&parts.opening).map_err(StartError::Commit)?;
-    let signals = Arc::new(Signals::new(settings.admission_bytes as usize));
-    signals.commits.store(1, Ordering::Relaxed);
-    signals.note_journal(&parts.commits);
-    let (owner_sender, inbox) = mpsc::channel();
-    let shared = Shared {
-        owner: owner_sender.clone(),
-        signals: Arc::clone(&signals),
-        clock: clock.clone(),
-        limits: *parts.queue.limits(),
-        receipt_key: parts.receipt_key.clone(),
-        bounds: settings,
-        waiters: Arc::new(Semaphore::new(settings.max_waiters)),
-        streams: Arc::new(Semaphore::new(settings.max_streams)),
-        backups: Arc::new(Semaphore::new(1)),
-        next_id: AtomicU64::new(1),
-        throttle: Throttle::new(),
-    };
-    parts.queue.grant_grace(clock.now(), RESTART_GRACE_MS);
-    let [pages, far_pages, seen_pages] = parts.pages;
-    let threads = Threads::spawn(parts.commits, parts.folds, [far_pages, seen_pages], &clock, &signals, &owner_sender)?;
-    let owner = Owner {
-        started_at: clock.now(),
-        last_round_at: clock.now(),
-        queue: parts.queue,
-        clock,
-        inbox,
-        commits: threads.lane,
-        pages: RefCell::new(pages),
-        loads: threads.loads,
-        looks: threads.looks,
-        damage: Damage::default(),
-        snapshot: None,
-        is_folding: false,
-        signals: Arc::clone(&signals),
-        service: Service::default(),
-        tally: Tally::default(),
-        is_draining: false,
-        is_stuck: false,
-    };
-    let sentinel = Sentinel { signals: Arc::clone(&signals), owner: owner_sender };
-    spawn("duewheel-engine", move || {
-        let _sentinel = sentinel;
+pub fn start<C: Commits>(settings: EngineSettings, parts: Parts<C>, clock: Clock) -> Result<EngineHandle, StartError> {
+    let Crew { handle, owner, committing, folding, loading, looking } = Crew::assemble(settings, parts, clock)?;
+    let signals = Arc::clone(&handle.shared.signals);
+    let sentinel = || Sentinel { signals: Arc::clone(&signals), owner: handle.shared.owner.clone() };
+    let others = [
+        spawn("duewheel-commit", sentinel(), move || committing.run())?,
+        spawn("duewheel-fold", sentinel(), move || folding.run())?,
+        spawn("duewheel-load", sentinel(), move || loading.run())?,
+        spawn("duewheel-look", sentinel(), move || looking.run())?,
+    ];
+    let all_signals = Arc::clone(&signals);
+    spawn("duewheel-engine", sentinel(), move || {
+        // Its end ends the others.
         owner.run();
-        for thread in threads.handles {
+        for thread in others {
             // A panic has made the engine fail already.
             let _panicked = thread.join();
         }
-        signals.stop();
+        all_signals.stop();
     })?;
-    Ok(EngineHandle::new(Arc::new(shared)))
+    Ok(handle)
 }
 
-/// The threads beside the owner.
-struct Threads<Done> {
-    /// Dropping it ends them.
-    lane: CommitLane<Done>,
-    /// Dropping it ends the load thread.
-    loads: mpsc::Sender<LoadInput>,
-    /// Dropping it ends the look thread.
-    looks: mpsc::Sender<LookInput>,
-    handles: [JoinHandle<()>; 4],
+/// All that works in an engine, each with the ends of its channels, and the way to it.
+pub(super) struct Crew<C: Commits> {
+    pub(super) handle: EngineHandle,
+    /// Dropping it ends the others.
+    pub(super) owner: Owner<<C::Folds as Folds>::Done>,
+    pub(super) committing: Committing<C>,
+    pub(super) folding: Folding<C::Folds>,
+    pub(super) loading: Loading,
+    pub(super) looking: Looking,
 }
 
-impl<Done: Send + 'static> Threads<Done> {
-    fn spawn<C>(
-        commits: C,
-        folds: C::Folds,
-        [far_pages, seen_pages]: [Box<dyn Reads>; 2],
-        clock: &Clock,
-        signals: &Arc<Signals>,
-        owner: &mpsc::Sender<Input>,
-    ) -> Result<Self, StartError>
-    where
-        C: Commits,
-        C::Folds: Folds<Done = Done>,
-    {
-        let sentinel = || Sentinel { signals: Arc::clone(signals), owner: owner.clone() };
-        let (rounds, inbox) = mpsc::sync_channel(ROUNDS_UNDER_WAY);
+impl<C: Commits> Crew<C> {
+    /// Makes the opening changes durable and puts everything in its place.
+    pub(super) fn assemble(settings: EngineSettings, mut parts: Parts<C>, clock: Clock) -> Result<Self, StartError> {
+        parts.commits.commit(&parts.opening).map_err(StartError::Commit)?;
+        let signals = Arc::new(Signals::new(settings.admission_bytes as usize));
+        signals.commits.store(1, Ordering::Relaxed);
+        signals.note_journal(&parts.commits);
+        let (owner_sender, inbox) = mpsc::channel();
+        let shared = Shared {
+            owner: owner_sender.clone(),
+            signals: Arc::clone(&signals),
+            clock: clock.clone(),
+            limits: *parts.queue.limits(),
+            receipt_key: parts.receipt_key,
+            bounds: settings,
+            waiters: Arc::new(Semaphore::new(settings.max_waiters)),
+            streams: Arc::new(Semaphore::new(settings.max_streams)),
+            backups: Arc::new(Semaphore::new(1)),
+            next_id: AtomicU64::new(1),
+            throttle: Throttle::new(),
+        };
+        parts.queue.grant_grace(clock.now(), RESTART_GRACE_MS);
+        let [pages, far_pages, seen_pages] = parts.pages;
+        let (rounds, round_inbox) = mpsc::sync_channel(ROUNDS_UNDER_WAY);
         let (jobs, job_inbox) = mpsc::channel();
-        let lane = CommitLane { sender: rounds.clone() };
+        let (loads, load_inbox) = mpsc::channel();
+        let (looks, look_inbox) = mpsc::channel();
+        let leisure = if parts.folds.is_cleaning_up() { Leisure::CleanUp } else { Leisure::Rest };
         let committing = Committing {
-            commits,
-            inbox,
+            commits: parts.commits,
+            inbox: round_inbox,
             jobs,
-            owner: owner.clone(),
-            signals: Arc::clone(signals),
+            owner: owner_sender.clone(),
+            signals: Arc::clone(&signals),
             clock: clock.clone(),
             is_folding: false,
+            group: Group::default(),
         };
-        let commit_sentinel = sentinel();
-        let commit_thread = spawn("duewheel-commit", move || {
-            let _sentinel = commit_sentinel;
-            committing.run();
-        })?;
-        let fold_sentinel = sentinel();
-        let fold_thread = spawn("duewheel-fold", move || {
-            let _sentinel = fold_sentinel;
-            fold(folds, &job_inbox, &rounds);
-        })?;
-        let (loads, load_inbox) = mpsc::channel();
-        let (load_sentinel, load_owner, load_signals) = (sentinel(), owner.clone(), Arc::clone(signals));
-        let load_thread = spawn("duewheel-load", move || {
-            let _sentinel = load_sentinel;
-            if let Err(failed) = load(far_pages, &load_inbox, &load_owner) {
-                load_signals.fail(&failed.to_string());
-                let _ended = load_owner.send(Input::Stop);
-            }
-        })?;
-        let (looks, look_inbox) = mpsc::channel();
-        let (look_sentinel, look_owner) = (sentinel(), owner.clone());
-        let look_thread = spawn("duewheel-look", move || {
-            let _sentinel = look_sentinel;
-            look(seen_pages, &look_inbox, &look_owner);
-        })?;
-        Ok(Self { lane, loads, looks, handles: [commit_thread, fold_thread, load_thread, look_thread] })
+        let owner = Owner {
+            started_at: clock.now(),
+            last_round_at: clock.now(),
+            queue: parts.queue,
+            clock,
+            inbox,
+            commits: CommitLane { sender: rounds.clone() },
+            pages: RefCell::new(pages),
+            loads,
+            looks,
+            damage: Damage::default(),
+            snapshot: None,
+            is_folding: false,
+            signals: Arc::clone(&signals),
+            service: Service::default(),
+            tally: Tally::default(),
+            is_draining: false,
+            is_stuck: false,
+        };
+        Ok(Self {
+            handle: EngineHandle::new(Arc::new(shared)),
+            owner,
+            committing,
+            folding: Folding { folds: parts.folds, jobs: job_inbox, done: rounds, leisure },
+            loading: Loading { pages: far_pages, inbox: load_inbox, owner: owner_sender.clone(), signals },
+            looking: Looking { pages: seen_pages, inbox: look_inbox, owner: owner_sender },
+        })
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+fn spawn(name: &str, sentinel: Sentinel, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    let work = move || {
+        let _sentinel = sentinel;
+        work();
+    };
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(StartError::Thread)
 }

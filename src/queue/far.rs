@@ -136,13 +136,8 @@ impl Queue {
     /// The next part of a topic that memory needs from disk.
     pub fn next_load(&mut self, now: Timestamp) -> Option<Load> {
         let near = self.limits.near;
-        let is_wanted = |id: &TopicId| {
-            let topic = &self.topics[id];
-            let before_frontier = || topic.ready.range(..topic.stored.frontier);
-            topic.ready.len() <= near.load_below || before_frontier().nth(near.load_below).is_none()
-        };
         let mut due = self.loads.iter().take_while(|&&(at, _)| at <= now).map(|&(_, id)| id);
-        let id = due.find(is_wanted)?;
+        let id = due.find(|&id| self.has_few_to_lease(id))?;
         let fold = self.folds;
         let topic = self.topic_mut(id);
         topic.loading = true;
@@ -154,8 +149,20 @@ impl Queue {
     /// When the next part of a topic is to be loaded. A topic with enough ready messages in memory loads once they
     /// are leased, in the round that leases them.
     pub(super) fn next_load_at(&self) -> Option<Timestamp> {
-        let has_few = |id: &TopicId| self.topics[id].ready.len() <= self.limits.near.load_below;
-        self.loads.iter().find(|(_, id)| has_few(id)).map(|&(at, _)| at)
+        // What is ready lies before the frontier, unless the frontier has passed. Then a load was asked for at once, and
+        // only one that has failed is still to come; so only then they are counted.
+        let is_wanted = |id: TopicId| {
+            let topic = &self.topics[&id];
+            let has_failed = topic.load_again_at != Timestamp::ZERO;
+            topic.ready.len() <= self.limits.near.load_below || has_failed && self.has_few_to_lease(id)
+        };
+        self.loads.iter().find(|&&(_, id)| is_wanted(id)).map(|&(at, _)| at)
+    }
+
+    /// True if memory has few ready messages of the topic that come before those on disk.
+    fn has_few_to_lease(&self, id: TopicId) -> bool {
+        let (topic, most) = (&self.topics[&id], self.limits.near.load_below);
+        topic.ready.len() <= most || topic.ready.range(..topic.stored.frontier).nth(most).is_none()
     }
 
     /// Notes when the next part of a topic is to be loaded, whenever something that it depends on has changed.

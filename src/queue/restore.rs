@@ -162,7 +162,10 @@ impl Restore {
             let index = queue.insert(now, message, maybe_delivered);
             queue.entries[index as usize].born = 0;
         }
-        self.closed.into_iter().flat_map(|closing| closing.leases).for_each(|lease| reopen(&mut queue, lease, effects));
+        if let Some(closing) = self.closed {
+            let set_back_ms = closing.at.since(now);
+            closing.leases.into_iter().for_each(|lease| reopen(&mut queue, lease, set_back_ms, effects));
+        }
         cancel_marked(&mut queue, now, effects);
         queue
     }
@@ -252,11 +255,13 @@ fn remember(queue: &mut Queue, finished: Finished) {
     topic.ended.push(finished, &topic.record.settings);
 }
 
-/// A lease that outlived a clean stop goes on, without a stream.
-fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
+/// A lease that outlived a clean stop goes on, without a stream. It is a span of time, and has no more of it left than it
+/// had at the stop, however far the clock was set back since: nobody may be there any more to end it.
+fn reopen(queue: &mut Queue, open: OpenLease, set_back_ms: u64, effects: &mut Effects) {
+    let deadline = open.deadline.minus(set_back_ms);
     let index = queue.by_arrival[&open.id.arrival];
     queue.lift(index, effects);
-    let timer = queue.wheel.insert(open.deadline.as_millis(), index);
+    let timer = queue.wheel.insert(deadline.as_millis(), index);
     queue.leases.insert((ConsumerId::NONE, open.id.arrival));
     queue.entries[index as usize].state = State::Leased(Box::new(Lease {
         delivery: open.delivery,
@@ -264,7 +269,7 @@ fn reopen(queue: &mut Queue, open: OpenLease, effects: &mut Effects) {
         consumer: ConsumerId::NONE,
         consumer_name: open.consumer,
         delivered_at: open.delivered_at,
-        deadline: open.deadline,
+        deadline,
         timer: Some(timer),
     }));
     let due_at = queue.message(index).progress.due_at;

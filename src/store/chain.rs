@@ -138,11 +138,18 @@ impl Chain {
     /// The last fold that the journal knows of. Pages that are more than one fold behind it are refused;
     /// one fold is repeated by the commits that follow.
     pub(super) fn noted_fold(&self, log: &dyn SegmentLog) -> Result<u64, OpenError> {
-        let all = self.segments.iter().map(|(segment, _)| segment).chain(self.others.values());
-        let mut journal = all.map(|segment| segment.header.fold).max().unwrap_or(0);
+        let mark = self.state.mark;
+        // A fold that the pages have lost is repeated under its number, and covers more: the note of the one is not the
+        // note of the other.
+        let noted = |fold, through| if fold == mark.fold && through != mark.through { fold - 1 } else { fold };
+        let headers = self.segments.iter().map(|(segment, _)| segment.header);
+        let headers = headers.chain(self.others.values().map(|segment| segment.header));
+        // Before the first fold there is none to be noted.
+        let headers = headers.filter(|header| header.fold > 0);
+        let mut journal = headers.map(|header| noted(header.fold, header.folded_through)).max().unwrap_or(0);
         self.each(log, self.after + 1..=u64::MAX, &mut |logged, _| {
-            if let Logged::Folded { fold, .. } = logged {
-                journal = journal.max(fold);
+            if let Logged::Folded { fold, through } = logged {
+                journal = journal.max(noted(fold, through));
             }
             Ok(())
         })?;

@@ -302,6 +302,7 @@ impl Model {
     /// The broker stops and starts again. After a crash the leases are void.
     pub(crate) fn restart(&mut self, now: Timestamp, clean: bool, epoch: u32, reserved: u64, did: &Did) {
         self.epoch = epoch;
+        let set_back_ms = self.clock.since(now);
         self.opened_at = now;
         self.clock = now;
         self.advanced_to = now;
@@ -328,6 +329,8 @@ impl Model {
                 entry.suspected_now &= entry.progress.due_at <= voided_at;
                 if let Some(lease) = &mut entry.lease {
                     lease.consumer = ConsumerId::NONE;
+                    // It has no more time left than it had, however far the clock was set back.
+                    lease.deadline = lease.deadline.minus(set_back_ms);
                 }
                 continue;
             }

@@ -217,6 +217,22 @@ fn pages_that_went_back_by_one_fold_are_repeated_from_the_journal() {
 }
 
 #[test]
+fn a_power_cut_right_after_a_repeated_fold_does_not_take_its_note_for_that_of_the_first() {
+    let mut carried = 0;
+    for seed in 0..20 {
+        let (media, snapshots, model) = folded(4, seed);
+        let rolled_back = Media { log: media.log.copy(), kv: snapshots[3].kv.copy() };
+        let (mut opened, _) = rolled_back.open(TINY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let job = opened.committer.freeze(START.plus(1_000)).expect("there is something to fold");
+        let done = opened.folder.run(job).expect("folds");
+        carried += done.carried.len();
+        let (_, restored) = rolled_back.copy().open(TINY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(model.difference(&restored, START.plus(1_000_000)), None, "seed {seed}");
+    }
+    assert!(carried > 20, "{carried} messages are left to the journal");
+}
+
+#[test]
 fn pages_that_went_back_further_are_refused() {
     for seed in 0..5 {
         let (media, snapshots, _) = folded(4, seed);
