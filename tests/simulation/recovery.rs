@@ -104,6 +104,8 @@ impl World {
         let is_started = started.is_ok();
         if is_started {
             self.note_leases(clock.now());
+            // A commit in doubt may have brought another cap.
+            self.shadow.topics.values().for_each(|record| self.caps.put(record, clock.now()));
         }
         if is_started && clock.now() < self.latest {
             self.set_back_epoch = self.shadow.epoch + 1;
