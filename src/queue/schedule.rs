@@ -87,6 +87,9 @@ impl fmt::Display for RetrySchedule {
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
+/// What is wrong with `5s5s`, in which probably a comma was forgotten, and with `5s1m`.
+const ORDER: &str = "each unit comes once, the largest first, and a comma stands between two delays of a schedule";
+
 /// Parses a span as people write it: `30m`, `1h30m`, `1.5s`, `250ms`, `2d`. Units are d, h, m, s and ms;
 /// the result is in milliseconds.
 ///
@@ -102,6 +105,8 @@ pub fn parse_duration(text: &str) -> Result<u64, String> {
     }
     let mut rest = text;
     let mut total: u64 = 0;
+    // Units smaller than the last one; each comes once, the largest first.
+    let mut units = &UNITS[..];
     if rest.is_empty() {
         return Err(problem());
     }
@@ -110,8 +115,13 @@ pub fn parse_duration(text: &str) -> Result<u64, String> {
         let (number, after) = rest.split_at(digits);
         let unit_end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_end);
-        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(problem)?;
-        total = scaled(number, *scale).and_then(|ms| total.checked_add(ms)).ok_or_else(problem)?;
+        let place = |units: &[(&str, u64)]| units.iter().position(|(name, _)| *name == unit);
+        let Some(at) = place(units) else {
+            return Err(if place(&UNITS).is_some() { format!("{}; {ORDER}", problem()) } else { problem() });
+        };
+        let scale = units[at].1;
+        units = &units[at + 1..];
+        total = scaled(number, scale).and_then(|ms| total.checked_add(ms)).ok_or_else(problem)?;
         rest = next;
     }
     Ok(total)
@@ -155,13 +165,18 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_people_write_them() {
-        let cases: [(&str, Option<u64>); 16] = [
+        let cases: [(&str, Option<u64>); 21] = [
             ("0", Some(0)),
             ("0s", Some(0)),
             ("250ms", Some(250)),
             ("30m", Some(1_800_000)),
             ("1h30m", Some(5_400_000)),
             ("1.5s", Some(1_500)),
+            ("1d2h3m4s5ms", Some(93_784_005)),
+            ("5s5s", None),
+            ("30s1m", None),
+            ("1m30s1m", None),
+            ("5ms5s", None),
             ("2d", Some(172_800_000)),
             ("", None),
             ("5", None),
@@ -189,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_malformed_schedule_names_the_field_and_the_part() {
-        for bad in ["1s,,2s", "x3s", "0x3s", "65x1s", "1s,0s", "3sx5", ","] {
+        for bad in ["5s5s", "1s,2s5s", "1s,,2s", "x3s", "0x3s", "65x1s", "1s,0s", "3sx5", ","] {
             let error = RetrySchedule::parse("schedule", bad).expect_err(bad);
             assert_eq!(error.field, "schedule", "{bad}");
         }
