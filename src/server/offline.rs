@@ -8,7 +8,7 @@ use crate::store::{self, SetAside, StoreOptions};
 
 pub use crate::store::{
     BackupContents, BackupFileError, BackupTopic, CheckReport, CheckedTopic, Compacted, Finding, InQuarantine,
-    OpenError, RestoreError, RestoredBackup, check, compact, read_backup,
+    OpenError, RestoreError, RestoredBackup, check, compact, read_backup, restore_spool, user_of,
 };
 
 /// Sets the damaged pages and messages of a check aside: they leave the directory of the pages, are kept for whoever
@@ -40,6 +40,7 @@ pub fn is_misuse(error: &OpenError) -> bool {
             | OpenError::Foreign { .. }
             | OpenError::Unrestored { .. }
             | OpenError::NotEmpty { .. }
+            | OpenError::Absent { .. }
             | OpenError::NotADirectory { .. }
             | OpenError::NotWritable { .. }
             | OpenError::UnknownFormat { .. }

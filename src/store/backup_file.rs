@@ -107,6 +107,12 @@ pub enum BackupFileError {
         /// Its format.
         found: u32,
     },
+    /// It is a backup in the form of a program that packs, or another such file.
+    #[error("it is packed with {packer}; unpack it on the way, as in {packer} -dc FILE | duewheel restore -")]
+    Packed {
+        /// The program.
+        packer: &'static str,
+    },
     /// It is no backup, or not whole.
     #[error("it is not a whole backup: offset {offset}: {problem}; use another one")]
     Damaged {
@@ -232,7 +238,10 @@ impl<R: Read> BackupReader<R> {
         let (head, sum) = preamble.split_at(PREAMBLE_BYTES);
         let (title, version) = head.split_at(TITLE.len());
         if title != TITLE {
-            return Err(damaged(0, "it does not begin as a backup does"));
+            return Err(match packer(title) {
+                Some(packer) => BackupFileError::Packed { packer },
+                None => damaged(0, "it does not begin as a backup does"),
+            });
         }
         if number(sum) != crc32c::crc32c(head) {
             return Err(damaged(0, "the checksum of its first bytes does not agree"));
@@ -295,6 +304,13 @@ impl<R: Read> BackupReader<R> {
             Err(source) => Err(BackupFileError::Io { offset: self.offset, source }),
         }
     }
+}
+
+/// The program that lets its files begin like this, if it is one of those that pack.
+fn packer(begin: &[u8]) -> Option<&'static str> {
+    let packers: [(&[u8], &str); 4] =
+        [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
+    packers.into_iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, name)| name)
 }
 
 fn item(kind: u8, bytes: &[u8]) -> Result<BackupItem, Malformed> {

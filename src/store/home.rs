@@ -6,6 +6,7 @@
 //! journal/  segments
 //! pages/    sled
 //! RESTORING only while a backup is being restored: what is beside it is not whole
+//! restore.spool  a backup that came through a pipe; for a moment only, then it has no name
 //! pages.new/  what a compaction copies to, or the database that it has replaced; of no use to anybody else
 //! ```
 //! `FORMAT` comes last when a directory is made: until then `FORMAT.new` marks it as being made, so that an
@@ -35,6 +36,7 @@ const LOCK: &str = "LOCK";
 const JOURNAL: &str = "journal";
 const PAGES: &str = "pages";
 const NEW_PAGES: &str = "pages.new";
+const SPOOL: &str = "restore.spool";
 const TITLE: &str = "duewheel store";
 
 /// Who a store is.
@@ -95,15 +97,20 @@ impl Home {
         Ok(home)
     }
 
-    /// Opens a data directory that is complete, for a tool. It needs as much room as a broker: without, sled does not open,
+    /// Opens a data directory that is there, for a tool. It needs as much room as a broker: without, sled does not open,
     /// which would be taken for damage.
     pub(super) fn open_existing(path: &Path) -> Result<Self, OpenError> {
-        if path.is_dir() {
-            refuse_unfinished(path, &names(path)?)?;
-        }
+        refuse_absent(path)?;
+        let found = names(path)?;
+        refuse_unfinished(path, &found)?;
         let format = path.join(FORMAT);
         if !format.is_file() {
-            return Err(OpenError::Incomplete { path: format });
+            let is_part = |name: &String| [FORMAT, UNFINISHED, JOURNAL, PAGES].contains(&name.as_str());
+            if found.iter().any(is_part) {
+                return Err(OpenError::Incomplete { path: format });
+            }
+            refuse_foreign(path, &found)?;
+            return Err(OpenError::Absent { path: path.to_owned(), problem: "is empty, no duewheel data directory" });
         }
         Self::open(path, StoreOptions::default().min_free_bytes)
     }
@@ -126,6 +133,19 @@ impl Home {
         let (journal, pages) = (path.join(JOURNAL), path.join(PAGES));
         let identity = begin(path, &[&journal, &pages])?;
         Ok(Self { identity, path: path.to_owned(), journal, pages, is_made: false, lock })
+    }
+
+    /// A file for a backup that can be read only once, in the directory that it is to be restored into. It has no name and
+    /// goes with its handle.
+    pub(super) fn spool(path: &Path) -> Result<File, OpenError> {
+        make_directory(path)?;
+        refuse_used(path, &names(path)?)?;
+        let spool = path.join(SPOOL);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&spool).map_err(write_error(&spool))?;
+        fs::remove_file(&spool).map_err(write_error(&spool))?;
+        Ok(file)
     }
 
     /// The restore is complete: from now on it is a data directory as any other.
@@ -189,6 +209,19 @@ fn make_directory(path: &Path) -> Result<(), OpenError> {
     sync_directory(parent)
 }
 
+/// A tool makes no directory: the name of one that is not there is a mistake.
+fn refuse_absent(path: &Path) -> Result<(), OpenError> {
+    let path = path.to_owned();
+    match fs::metadata(&path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(OpenError::NotADirectory { path }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(OpenError::Absent { path, problem: "does not exist" })
+        }
+        Err(error) => Err(OpenError::io(format!("the data directory {} cannot be read", path.display()))(error)),
+    }
+}
+
 fn names(path: &Path) -> Result<Vec<String>, OpenError> {
     let what = || OpenError::io(format!("the data directory {} cannot be read", path.display()));
     let mut names = Vec::new();
@@ -211,7 +244,7 @@ fn refuse_unfinished(path: &Path, names: &[String]) -> Result<(), OpenError> {
 fn refuse_used(path: &Path, names: &[String]) -> Result<(), OpenError> {
     let is_unfinished = names.iter().any(|name| name == RESTORING);
     let foreign = names.iter().find(|name| match name.as_str() {
-        LOCK | RESTORING | "lost+found" => false,
+        LOCK | RESTORING | SPOOL | "lost+found" => false,
         FORMAT | UNFINISHED | JOURNAL | PAGES => !is_unfinished,
         _ => true,
     });
@@ -223,7 +256,7 @@ fn refuse_used(path: &Path, names: &[String]) -> Result<(), OpenError> {
 
 /// Removes what a restore makes, apart from its marker and the lock.
 fn remove_parts(path: &Path) -> Result<(), OpenError> {
-    for part in [FORMAT, UNFINISHED, JOURNAL, PAGES].map(|name| path.join(name)) {
+    for part in [FORMAT, UNFINISHED, JOURNAL, PAGES, SPOOL].map(|name| path.join(name)) {
         let removed = if part.is_dir() { fs::remove_dir_all(&part) } else { fs::remove_file(&part) };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(write_error(&part)(error)),
@@ -258,10 +291,7 @@ fn lock(path: &Path) -> Result<Arc<HomeLock>, OpenError> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            // Only a help for the reader of the message: an unreadable id is no other error.
-            let _ = file.read_to_string(&mut text);
-            return Err(OpenError::Locked { path: path.to_owned(), pid: text.trim().parse().ok() });
+            return Err(OpenError::Locked { path: path.to_owned(), pid: read_holder(&mut file) });
         }
         Err(error) => {
             return Err(OpenError::io(format!("{} cannot be locked", lock_path.display()))(error.into()));
@@ -270,6 +300,23 @@ fn lock(path: &Path) -> Result<Arc<HomeLock>, OpenError> {
     file.set_len(0).map_err(write_error(&lock_path))?;
     writeln!(file, "{}", std::process::id()).map_err(write_error(&lock_path))?;
     Ok(Arc::new(HomeLock { _file: file }))
+}
+
+/// The process that uses a data directory, if one does; `None` in it if its id cannot be read.
+pub fn user_of(path: &Path) -> Option<Option<u32>> {
+    let mut file = File::open(path.join(LOCK)).ok()?;
+    // If nobody has the lock, it is given back at the end of this function.
+    let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) else {
+        return None;
+    };
+    Some(read_holder(&mut file))
+}
+
+/// The id in a lock file. Only a help for the reader of a message: an unreadable one is no other error.
+fn read_holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Bytes that are free on the file system of `path`, for the broker's user.

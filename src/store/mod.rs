@@ -79,7 +79,7 @@ pub use check::{CheckReport, CheckedTopic, Finding, InQuarantine, Watch, check, 
 pub use committer::{CommitError, Committer, FoldDone, FoldJob, MAX_COMMIT_BYTES};
 pub use directory::DirectoryDelta;
 pub use folder::{FoldError, Folder};
-pub use home::{FORMAT_VERSION, Identity, free_bytes, total_bytes};
+pub use home::{FORMAT_VERSION, Identity, free_bytes, total_bytes, user_of};
 pub use kv::{Batch, Kv, KvError, KvRead, Visit};
 pub use log::{FileLog, SegmentFile, SegmentLog};
 pub use open_error::OpenError;
@@ -91,6 +91,7 @@ pub use rebuild::{Compacted, compact};
 pub use recover::{Opened, open_with};
 pub use restore::{
     ARRIVALS_SKIPPED, BackupContents, BackupTopic, RestoreError, Restored as RestoredBackup, read_backup, restore,
+    restore_spool,
 };
 pub use segment::StoreId;
 pub use snapshot::{BackupError, Snapshot};

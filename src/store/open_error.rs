@@ -61,6 +61,14 @@ pub enum OpenError {
         /// Something in it.
         found: String,
     },
+    /// There is no store to work on.
+    #[error("{} {problem}; give the directory that the broker is started with", path.display())]
+    Absent {
+        /// The directory.
+        path: PathBuf,
+        /// What is there instead.
+        problem: &'static str,
+    },
     /// The path is not a directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory {

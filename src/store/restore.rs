@@ -105,6 +105,15 @@ pub fn read_backup(path: &Path, watch: Watch<'_>) -> Result<BackupContents, Rest
     Ok(found.finish(bytes, checksum))
 }
 
+/// A file in `directory` for a backup that can be read only once, before it is restored into that directory: it has no
+/// name, and goes with its handle. Makes the directory if it is missing.
+///
+/// # Errors
+/// [`RestoreError::Store`] if nothing can be restored there.
+pub fn restore_spool(directory: &Path) -> Result<File, RestoreError> {
+    Ok(Home::spool(directory)?)
+}
+
 /// Restores a backup into a directory that is missing or empty, or holds a restore that was interrupted.
 /// `watch` is told how many bytes of how many are in it.
 ///
