@@ -133,6 +133,71 @@ fn a_backup_is_not_written_over_anything_and_a_bad_one_is_not_restored() {
 }
 
 #[test]
+fn a_backup_takes_the_place_of_a_file_only() {
+    let broker = filled(20, 100);
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("kept"), "years of work").expect("a writable directory");
+    std::os::unix::fs::symlink(path("kept"), path("link")).expect("a writable directory");
+    fs::create_dir(path("directory")).expect("a writable directory");
+    rustix::fs::mkfifoat(rustix::fs::CWD, path("pipe"), rustix::fs::Mode::RUSR).expect("a writable directory");
+    // The name that the file has until it is whole is no way around that.
+    std::os::unix::fs::symlink(path("kept"), path("other.partial")).expect("a writable directory");
+    let kinds = || {
+        let kind = |name: &String| (name.clone(), fs::symlink_metadata(path(name)).expect("it is there").file_type());
+        names(directory.path()).iter().map(kind).collect::<Vec<_>>()
+    };
+    let before = kinds();
+    for (name, kind) in [("link", "a link"), ("directory", "a directory"), ("pipe", "a pipe"), ("other", "a link")] {
+        let ran = broker.run(&["backup", "--force", arg(&path(name))]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains(kind) && ran.stderr.contains("next: give the name"), "{ran:?}");
+    }
+    let device = broker.run(&["backup", "--force", "/dev/full"]);
+    assert!(device.code == 2 && device.stderr.contains("a device"), "{device:?}");
+    assert_eq!(kinds(), before);
+    assert_eq!(fs::read_to_string(path("kept")).expect("it is there"), "years of work");
+    broker.ok(&["backup", "--force", arg(&path("kept"))]);
+}
+
+#[test]
+fn a_backup_that_comes_through_a_pipe_is_restored_and_a_packed_one_is_told() {
+    let broker = filled(200, 100);
+    let directory = TempDir::new().expect("a temporary directory");
+    let backup = directory.path().join("backup");
+    let taken = broker.json(&["backup", arg(&backup)]);
+    let bytes = fs::read(&backup).expect("it is there");
+    let piped = |bytes: &[u8], args: &[&str]| {
+        let mut command = duewheel();
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program runs");
+        // A refusal may come before all is read.
+        let _refused = child.stdin.take().expect("piped").write_all(bytes);
+        Ran::of(child.wait_with_output().expect("it ends"), args)
+    };
+    let data = directory.path().join("data");
+    let restore = ["restore", "-", "--data-dir", arg(&data), "-o", "json"];
+    assert_eq!(json(&piped(&bytes, &["restore", "-", "--check", "-o", "json"])), taken);
+    let packed = [&b"\x28\xb5\x2f\xfd"[..], &bytes].concat();
+    for (bad, said) in [
+        (&bytes[..bytes.len() - 9], "cannot restore stdin: it is not a whole backup: offset "),
+        (
+            &packed[..],
+            "cannot restore stdin: it is packed with zstd; unpack it on the way, as in zstd -dc FILE | duewheel restore -",
+        ),
+    ] {
+        let ran = piped(bad, &restore);
+        assert!(ran.code == 78 && ran.stderr.contains(said), "{ran:?}");
+        assert!(!data.exists(), "nothing is made of a bad backup");
+    }
+    assert_eq!(json(&piped(&bytes, &restore)), taken);
+    assert_eq!(names(&data), ["FORMAT", "LOCK", "journal", "pages"]);
+    assert_eq!(run(&["check", "--data-dir", arg(&data)]).code, 0);
+    let again = piped(&bytes, &restore);
+    assert!(again.code == 78 && again.stderr.contains("not empty"), "{again:?}");
+}
+
+#[test]
 fn an_interrupted_restore_is_not_served_and_is_made_anew_by_the_next() {
     let broker = filled(200, 100);
     let backup = broker.data_dir.path().join("backup");

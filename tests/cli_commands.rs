@@ -45,28 +45,39 @@ fn a_topic_is_created_shown_changed_paused_and_listed() {
 #[test]
 fn a_misspelt_topic_is_answered_with_the_one_that_was_meant() {
     let broker = Broker::start();
-    let show = ["topic", "show", "dropped-ordres"];
-    let missing = broker.run(&show);
+    let missing = broker.run(&["produce", "dropped-ordres", "x"]);
     assert_eq!(missing.code, 1, "{missing:?}");
     assert!(missing.stderr.contains("next: there is no topic yet; create it: duewheel topic create dropped-ordres"));
+    let missing = broker.run(&["topic", "show", "dropped-ordres"]);
+    assert!(missing.stderr.ends_with("next: there is no topic yet\n"), "{missing:?}");
 
     broker.ok(&["topic", "create", "dropped-orders"]);
     broker.ok(&["topic", "create", "bills"]);
-    for args in [
-        &show[..],
-        &["produce", "dropped-ordres", "x"],
-        &["consume", "dropped-ordres", "--max", "1"],
-        &["message", "show", "dropped-ordres", "--key", "k"],
-        &["dead", "list", "dropped-ordres"],
-        &["stats", "dropped-ordres"],
+    let create = "did you mean 'dropped-orders'? Otherwise: duewheel topic create dropped-ordres";
+    let look = "did you mean 'dropped-orders'? All there are: duewheel topic list";
+    let list = "next: see which topics there are: duewheel topic list";
+    for (args, said) in [
+        (&["produce", "dropped-ordres", "x"][..], create),
+        (&["consume", "dropped-ordres", "--max", "1"], create),
+        (&["topic", "show", "dropped-ordres"], look),
+        (&["topic", "pause", "dropped-ordres"], look),
+        (&["message", "show", "dropped-ordres", "--key", "k"], look),
+        (&["dead", "list", "dropped-ordres"], look),
+        (&["stats", "dropped-ordres"], look),
+        // What deletes does not suggest what else could be deleted.
+        (&["topic", "delete", "dropped-ordres", "--yes"], list),
+        (&["dead", "purge", "dropped-ordres", "--all", "--yes"], list),
     ] {
         let missing = broker.run(args);
         assert_eq!(missing.code, 1, "{missing:?}");
-        let said = "did you mean 'dropped-orders'? Otherwise: duewheel topic create dropped-ordres";
-        assert!(missing.stderr.contains(said) && missing.stderr.contains("not done"), "{missing:?}");
+        assert!(missing.stderr.contains(said), "{missing:?}");
+        let only_reads = matches!(args[1], "show" | "list") || args[0] == "stats";
+        assert_eq!(missing.stderr.contains("outcome: not done"), !only_reads, "{missing:?}");
     }
     let other = broker.run(&["topic", "show", "refunds"]);
     assert!(!other.stderr.contains("did you mean") && other.stderr.contains("duewheel topic list"), "{other:?}");
+    let other = broker.run(&["produce", "refunds", "x"]);
+    assert!(other.stderr.contains("create it: duewheel topic create refunds"), "{other:?}");
 }
 
 #[test]
@@ -146,16 +157,20 @@ fn a_command_gets_body_and_environment_and_its_exit_code_settles() {
         broker.ok(&["produce", "orders", key, "--key", key, "--header", "trace-id=t1", "--delay", "0s"]);
     }
     let command = "read body; echo \"$body $DUEWHEEL_KEY $DUEWHEEL_ATTEMPT $DUEWHEEL_HEADER_TRACE_ID\"
-        case $DUEWHEEL_KEY in acked) exit 0;; not-yet) exit 75;; *) exit 3;; esac";
+        case $DUEWHEEL_KEY in acked) exit 0;; not-yet) echo asking >&2; echo no answer >&2; exit 75;; *) exit 3;; esac";
     let ran = broker.run(&["consume", "orders", "--exec", command, "--max", "3", "--name", "tester"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(ran.stdout, "acked acked 1 t1\nnot-yet not-yet 1 t1\nbroken broken 1 t1\n");
+    assert!(ran.stderr.starts_with("asking\nno answer\n"), "what the command says is shown: {ran:?}");
     assert!(ran.stderr.contains("1 acked, 1 not yet, 1 failed, 0 lost"), "{ran:?}");
 
     assert_eq!(broker.json(&["message", "show", "orders", "--key", "acked"])["outcome"], "ACKED");
     let waiting = broker.json(&["message", "show", "orders", "--key", "not-yet"]);
     assert_eq!((&waiting["state"], &waiting["attempts"]), (&"SCHEDULED".into(), &1.into()));
-    assert_eq!(waiting["history"][0]["consumer"], "tester");
+    assert_eq!(
+        (&waiting["history"][0]["consumer"], &waiting["history"][0]["text"]),
+        (&"tester".into(), &"no answer".into())
+    );
     let failed = broker.json(&["message", "show", "orders", "--key", "broken"]);
     assert_eq!((&failed["attempts"], &failed["failures"]), (&0.into(), &1.into()));
     assert_eq!(failed["history"][0]["text"], "exit status: 3");
@@ -207,7 +222,7 @@ fn a_consumer_goes_on_when_somebody_else_has_acked_its_message_after_a_crash() {
     let ran = Ran::of(child.wait_with_output().expect("it ends"), &["consume"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "firstsecond"), "{ran:?}");
     assert!(ran.stderr.contains("MESSAGE_GONE") && ran.stderr.contains("1 acked"), "{ran:?}");
-    assert!(ran.stderr.contains("1 lost their lease"), "{ran:?}");
+    assert!(ran.stderr.contains("1 lost their lease") && ran.stderr.contains("does not come again"), "{ran:?}");
 }
 
 #[test]
@@ -388,9 +403,10 @@ fn the_broker_tells_what_it_is_and_its_clock_is_in_step() {
 
     let clock = broker.json(&["clock", "show"]);
     assert_eq!((&clock["stepped"], &clock["hold_ms"]), (&false.into(), &0.into()));
-    let unasked = broker.run(&["clock", "adopt"]);
-    assert_eq!(unasked.code, 2, "{unasked:?}");
-    assert!(unasked.stderr.contains("--yes"), "{unasked:?}");
+    for args in [&["clock", "adopt"][..], &["clock", "adopt", "--yes"]] {
+        let in_step = broker.ok(args);
+        assert!(in_step.starts_with("nothing to do: the wall clock is "), "{in_step}");
+    }
     let adopted = broker.json(&["clock", "adopt", "--yes"]);
     assert!(adopted["before"]["now"].as_str() <= adopted["after"]["now"].as_str(), "{adopted}");
     assert!(broker.ok(&["clock", "show"]).contains("adopt"));
@@ -414,7 +430,7 @@ fn a_message_that_was_handled_while_the_broker_was_away_is_acked_when_it_is_back
     std::fs::write(&go, "").expect("a writable directory");
     let mut said = BufReader::new(consume.stderr.take().expect("stderr is piped")).lines().map_while(Result::ok);
     let first = said.next().expect("the first try fails");
-    assert!(first.contains("settled again until its lease ends"), "{first}");
+    assert!(first.contains("the ack failed") && first.contains("trying again until the lease ends"), "{first}");
 
     let broker = Broker::start_in(Arc::clone(&broker.data_dir), broker.grpc, &[]);
     let rest: Vec<String> = said.collect();

@@ -59,9 +59,44 @@ fn dead_letters_are_shown_listed_by_filter_and_purged_after_a_question() {
     let rest = broker.json(&["dead", "purge", "orders", "--all", "--yes"]);
     assert_eq!(rest[0]["count"], 2);
     assert_eq!((broker.count("orders", "dead"), broker.count("orders", "purged")), (0, 3));
+    let none = broker.run(&["dead", "redrive", "orders", "--all", "--yes"]);
+    assert_eq!((none.code, none.stdout.as_str()), (0, ""), "{none:?}");
+    assert!(none.stderr.contains("no dead letters of 'orders' match"), "{none:?}");
+    assert_eq!(broker.json(&["dead", "purge", "orders", "--all", "--yes"]), serde_json::json!([]));
     for args in [&["--all", "--key", "a"][..], &[], &["--all", "--rate", "1/m"], &["--id", "x", "--all"]] {
         let ran = broker.run(&[&["dead", "purge", "orders", "--yes"], args].concat());
         assert_eq!(ran.code, 2, "{ran:?}");
+    }
+}
+
+#[test]
+fn an_unset_variable_in_a_filter_selects_nothing() {
+    let broker = with_dead(&["a", "b"]);
+    for (command, option) in
+        [("purge", "--key"), ("purge", "--error"), ("redrive", "--key"), ("purge", "--id"), ("redrive", "--id")]
+    {
+        let ran = broker.run(&["dead", command, "orders", option, "", "--yes"]);
+        assert!(ran.code == 2 && ran.stderr.contains("was a variable not set?"), "{ran:?}");
+    }
+    assert_eq!(broker.count("orders", "dead"), 2);
+}
+
+#[test]
+fn a_listing_that_its_limit_cuts_short_says_so() {
+    let broker = with_dead(&["a", "b", "c"]);
+    for key in ["d", "e", "f"] {
+        broker.ok(&["produce", "orders", "x", "--key", key, "--delay", "1h"]);
+    }
+    for list in [["dead", "list", "orders", "--limit"], ["message", "list", "orders", "--limit"]] {
+        for (limit, cut) in [("2", true), ("3", false), ("4", false)] {
+            for format in ["table", "json", "jsonl"] {
+                let ran = broker.run(&[&list[..], &[limit, "-o", format]].concat());
+                assert_eq!(ran.code, 0, "{ran:?}");
+                let said =
+                    if cut { "the first 2 are shown; there are more: --limit N shows the first N\n" } else { "" };
+                assert_eq!(ran.stderr, said, "{ran:?}");
+            }
+        }
     }
 }
 
@@ -71,7 +106,7 @@ fn an_export_is_a_whole_file_or_none() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let files = || fs::read_dir(directory.path()).expect("it can be read").count();
     let csv = directory.path().join("dead.csv");
-    let ran = broker.run(&["dead", "export", "orders", "--format", "csv", "--output", arg(&csv)]);
+    let ran = broker.run(&["dead", "export", "orders", "-o", "csv", "--to", arg(&csv)]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
     let text = fs::read_to_string(&csv).expect("it is there");
     let lines: Vec<&str> = text.lines().collect();
@@ -85,10 +120,19 @@ fn an_export_is_a_whole_file_or_none() {
     let letter: serde_json::Value = serde_json::from_str(printed.trim_end()).expect("one line of JSON");
     assert_eq!((&letter["key"], &letter["body"]), (&"b".into(), &"body, of \"b\"".into()));
     let nowhere = directory.path().join("missing").join("dead.csv");
-    let ran = broker.run(&["dead", "export", "orders", "--output", arg(&nowhere)]);
+    let ran = broker.run(&["dead", "export", "orders", "--to", arg(&nowhere)]);
     assert!(ran.code == 1 && ran.stderr.contains("cannot write"), "{ran:?}");
-    let ran = broker.run(&["dead", "export", "missing", "--output", arg(&directory.path().join("x"))]);
+    let ran = broker.run(&["dead", "export", "missing", "--to", arg(&directory.path().join("x"))]);
     assert!(ran.code == 1 && files() == 1, "{ran:?}");
+    let ran = broker.run(&["dead", "export", "orders", "-o", "json"]);
+    assert!(ran.code == 2 && ran.stderr.contains("jsonl, csv"), "{ran:?}");
+    let ran = broker.run(&["-o", "json", "dead", "export", "orders"]);
+    assert!(ran.code == 2 && ran.stderr.contains("-o csv, or -o jsonl"), "{ran:?}");
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&csv, &link).expect("a writable directory");
+    let ran = broker.run(&["dead", "export", "orders", "--to", arg(&link)]);
+    assert!(ran.code == 2 && ran.stderr.contains("is a link"), "{ran:?}");
+    assert!(fs::symlink_metadata(&link).is_ok_and(|found| found.is_symlink()), "it is still one");
 }
 
 #[test]

@@ -23,6 +23,9 @@ fn a_negative_or_nonsensical_value_reaches_the_parser_of_its_option_which_says_w
         (&["produce", "t", "x", "--schedule", "-1s,2s"], "--schedule", "0 or longer"),
         (&["produce", "t", "x", "--schedule", "1s,,2s"], "--schedule", "30s"),
         (&["produce", "t", "x", "--schedule", "65x1s"], "--schedule", "1 to 64"),
+        (&["produce", "t", "x", "--delay", "30s1m"], "--delay", "the largest first"),
+        (&["topic", "create", "t", "--schedule", "5s5s"], "--schedule", "a comma stands between two delays"),
+        (&["serve", "--disk-reserve", "100K", "--print-config"], "--disk-reserve", "KiB, MiB, GiB or TiB"),
         (&["produce", "t", "x", "--max-attempts", "-1"], "--max-attempts", "0..=10000"),
         (&["consume", "t", "--max", "-1"], "--max", "at least 1"),
         (&["consume", "t", "--max", "0"], "--max", "at least 1"),
@@ -55,6 +58,85 @@ fn a_negative_or_nonsensical_value_reaches_the_parser_of_its_option_which_says_w
 }
 
 #[test]
+fn an_option_with_an_empty_text_is_refused_because_a_variable_was_probably_not_set() {
+    for (args, option) in [
+        (&["produce", "t", "x", "--key", ""][..], "--key"),
+        (&["produce", "t", "x", "--dedup-id", ""], "--dedup-id"),
+        // An empty command would ack every message.
+        (&["consume", "t", "--exec", ""], "--exec"),
+        (&["message", "cancel", "t", "--key", ""], "--key"),
+        (&["message", "show", "t", "--id="], "--id"),
+        (&["message", "list", "t", "--key", ""], "--key"),
+        (&["dead", "list", "t", "--error", ""], "--error"),
+    ] {
+        let ran = run(args);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains(option) && ran.stderr.contains("was a variable not set?"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_header_that_is_given_twice_is_refused() {
+    let ran = run(&["produce", "t", "x", "--header", "a=1", "--header", "b=1", "--header", "a=2"]);
+    assert!(ran.code == 2 && ran.stderr.contains("--header a= is given twice"), "{ran:?}");
+}
+
+#[test]
+fn a_size_may_be_given_in_any_of_the_units() {
+    for (size, printed) in [("10TiB", "\"10TiB\""), ("1024GiB", "\"1TiB\""), ("65536", "\"64KiB\""), ("17", "17")] {
+        let ran = run(&["serve", "--disk-reserve", size, "--print-config"]);
+        assert!(ran.code == 0 && ran.stdout.contains(&format!("disk_reserve = {printed} #")), "{ran:?}");
+    }
+}
+
+#[test]
+fn only_an_object_is_a_line_of_a_file_and_all_other_lines_are_named() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let lines = [
+        r#"["posbody",null,"pk"]"#,
+        "[1]",
+        "7",
+        r#"{"headers":{"a":"1","a":"2"}}"#,
+        r#"{"key":""}"#,
+        r#"{"body":"good","key":"k","delay":"1h"}"#,
+    ];
+    let path = file(&directory, "lines.jsonl", &lines.join("\n"));
+    let ran = broker.run(&["produce", "orders", "--from", arg(&path)]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for (line, said) in [
+        (1, "a JSON object is expected, not an array (not done)"),
+        (2, "a JSON object is expected, not an array (not done)"),
+        (3, "a JSON object is expected, not a number (not done)"),
+        (4, "duplicate header 'a'"),
+        (5, "key is empty; leave it out (not done)"),
+    ] {
+        assert!(ran.stderr.contains(&format!("lines.jsonl:{line}: {said}")), "{said}: {ran:?}");
+    }
+    assert_eq!(broker.count("orders", "produced"), 1);
+}
+
+#[test]
+fn a_span_in_the_place_of_a_topic_is_told_where_it_belongs() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders"]);
+    let ran = broker.run(&["stats", "--watch", "5s"]);
+    assert!(ran.code == 2 && ran.stderr.contains("--watch=5s"), "{ran:?}");
+    let ran = broker.run(&["stats", "5s"]);
+    assert!(ran.code == 1 && !ran.stderr.contains("--watch"), "{ran:?}");
+}
+
+#[test]
+fn the_help_of_an_update_tells_no_defaults() {
+    let (create, update) = (run(&["topic", "create", "--help"]), run(&["topic", "update", "--help"]));
+    assert!(create.stdout.contains("Lease time, 100ms to 12h [default: 30s]"), "{create:?}");
+    assert!(update.stdout.contains("Lease time, 100ms to 12h\n"), "{update:?}");
+    let (settings, _) = update.stdout.split_once("Everywhere:").expect("the options of all commands");
+    assert!(!settings.contains("[default"), "{update:?}");
+}
+
+#[test]
 fn a_usage_line_shows_what_is_required_whatever_the_environment_says() {
     for (args, usage) in [
         (&["produce"][..], "Usage: duewheel produce <TOPIC> [BODY]\n"),
@@ -78,6 +160,19 @@ fn a_command_that_asks_no_broker_has_no_endpoint_and_says_so() {
         let refused = run(&[command, "--endpoint", "http://127.0.0.1:1"]);
         assert!(refused.code == 2 && refused.stderr.contains("asks no broker"), "{refused:?}");
     }
+    // Before the command they are refused too, and so is a format where only text is printed.
+    for args in [
+        &["--endpoint", "http://127.0.0.1:1", "check"][..],
+        &["--endpoint", "http://127.0.0.1:1", "serve", "--print-config"],
+    ] {
+        let refused = run(args);
+        assert!(refused.code == 2 && refused.stderr.contains("asks no broker"), "{refused:?}");
+    }
+    for args in [&["serve", "--print-config", "-o", "json"][..], &["-o", "json", "serve", "--print-config"]] {
+        let refused = run(args);
+        assert!(refused.code == 2 && refused.stderr.contains("prints text only"), "{refused:?}");
+    }
+    assert_eq!(run(&["serve", "--print-config"]).code, 0);
     let help = run(&["topic", "list", "--help"]).stdout;
     assert!(help.contains("--endpoint") && help.contains("--output"), "{help}");
 }

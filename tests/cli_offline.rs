@@ -90,10 +90,30 @@ fn damage_is_found_named_set_aside_and_the_rest_is_served() {
 #[test]
 fn a_directory_that_is_no_store_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    for (name, file) in [("empty", None), ("foreign", Some("thesis.txt")), ("damaged", Some("pages"))] {
+        fs::create_dir(path(name)).expect("a writable directory");
+        if let Some(file) = file {
+            fs::write(path(name).join(file), "years of work").expect("a writable directory");
+        }
+    }
+    let file = file(&directory, "duewheel.toml", "");
     for command in ["check", "compact"] {
-        let ran = run(&[command, "--data-dir", arg(directory.path())]);
-        assert_eq!(ran.code, 78, "{ran:?}");
-        assert_eq!(fs::read_dir(directory.path()).expect("it can be read").count(), 0, "nothing is made");
+        for (name, said) in [
+            ("nowhere", "nowhere does not exist; give the directory"),
+            ("empty", "empty is empty, no duewheel data directory"),
+            ("foreign", "foreign is not a duewheel data directory and not empty (it has 'thesis.txt')"),
+            ("duewheel.toml", "duewheel.toml is not a directory"),
+            ("damaged", "FORMAT is missing from the data directory\n  next: keep a copy of the directory"),
+        ] {
+            let ran = run(&[command, "--data-dir", arg(&path(name))]);
+            assert_eq!(ran.code, 78, "{ran:?}");
+            assert!(ran.stderr.contains(said) && !ran.stderr.contains("duewheel check"), "{said}: {ran:?}");
+            // Only what may be a store that has lost a part is a case for its backup.
+            assert_eq!(ran.stderr.contains("backup"), name == "damaged", "{ran:?}");
+        }
+        assert!(!path("nowhere").exists() && file.is_file(), "nothing is made");
+        assert_eq!(fs::read_dir(path("empty")).expect("it can be read").count(), 0, "nothing is made");
     }
 }
 

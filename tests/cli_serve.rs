@@ -32,7 +32,10 @@ fn a_client_without_a_broker_ends_with_69_and_says_that_nothing_was_done() {
         args.extend(["--endpoint", &endpoint]);
         let ran = run(&args);
         assert_eq!(ran.code, 69, "{ran:?}");
-        assert!(ran.stderr.contains("not done") && ran.stderr.contains("duewheel serve"), "{ran:?}");
+        assert!(ran.stderr.contains("duewheel serve"), "{ran:?}");
+        // To read is nothing that could have been done or not.
+        let changes = ["produce", "consume"].contains(&args[0]);
+        assert_eq!(ran.stderr.contains("not done"), changes, "{ran:?}");
         assert_eq!(ran.stdout, "");
     }
 }
@@ -43,6 +46,8 @@ fn a_client_at_the_http_port_is_told_where_grpc_is() {
     let ran = run(&["topic", "list", "--endpoint", &format!("http://{}", broker.http)]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("gRPC port") && ran.stderr.contains("7383"), "{ran:?}");
+    let health = run(&["health", "--endpoint", &format!("http://{}", broker.http)]);
+    assert!(health.code == 69 && health.stderr.contains("gRPC port"), "what answers there is no broker: {health:?}");
 }
 
 #[test]
@@ -127,7 +132,23 @@ fn a_port_in_use_is_told_and_ends_with_1() {
     let (data, listen) = (directory.path().join("data"), broker.grpc.to_string());
     let ran = run(&["serve", "--listen", &listen, "--http-listen", "127.0.0.1:0", "--data-dir", arg(&data)]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stderr.contains(&listen), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("{listen} (listen, from --listen)")), "{ran:?}");
+    assert!(ran.stderr.contains("next: see what listens there"), "{ran:?}");
+
+    // The variable overrules the file, and so is to blame.
+    let config = file(&directory, "duewheel.toml", "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n");
+    let args = ["serve", "--config", arg(&config), "--data-dir", arg(&data)];
+    let mut command = duewheel();
+    let ran = Ran::of(command.args(args).env("DUEWHEEL_LISTEN", &listen).output().expect("the program runs"), &args);
+    assert!(ran.code == 1 && ran.stderr.contains("listen, from environment DUEWHEEL_LISTEN"), "{ran:?}");
+
+    let same = broker.data_dir.path().join("data");
+    let ran = run(&["serve", "--listen", &listen, "--http-listen", "127.0.0.1:0", "--data-dir", arg(&same)]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let running = format!("process {} is a broker on {} already", broker.process_id(), arg(&same));
+    assert!(ran.stderr.contains(&running), "{ran:?}");
+    let ran = run(&["serve", "--listen", "127.0.0.1:0", "--http-listen", &listen, "--data-dir", arg(&data)]);
+    assert!(ran.stderr.contains("(http_listen, from --http-listen)"), "{ran:?}");
 }
 
 #[test]

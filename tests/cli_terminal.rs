@@ -74,6 +74,47 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
 }
 
 #[test]
+fn what_others_wrote_cannot_command_the_terminal() {
+    let broker = Broker::start();
+    broker.ok(&["topic", "create", "orders", "--schedule", "1ms", "--max-attempts", "1"]);
+    let evil = "\u{1b}[31mred\u{1b}]0;pwned\u{7}\rover\nSTATE DEAD\u{202e}";
+    let shown = r"\u{1b}[31mred\u{1b}]0;pwned\u{7}\rover";
+    let obeyed = ["\u{1b}", "\u{7}", "\rover", "\u{202e}"];
+    broker.ok(&["produce", "orders", evil, "--key", "k", "--header", &format!("h={evil}"), "--delay", "0s"]);
+    let nack = "printf '\\033[2Jgone\\n' >&2; exit 75";
+    // Names of consumers have no control characters; the broker refuses them.
+    broker.ok(&["consume", "orders", "--max", "1", "--name", "cli\u{202e}", "--exec", nack]);
+    let id = broker.json(&["dead", "list", "orders"])[0]["id"].as_str().expect("an id").to_owned();
+    broker.ok(&["produce", "orders", evil, "--delay", "0s"]);
+    for (args, said) in [
+        (&["message", "show", "orders", "--key", "k"][..], shown),
+        (&["dead", "show", "orders", &id], shown),
+        (&["dead", "list", "orders"], r"\u{1b}[2Jgone"),
+        (&["consume", "orders", "--max", "1"], shown),
+    ] {
+        let written = on_a_terminal(broker.command(args));
+        assert!(written.contains(said), "{args:?}: {written:?}");
+        assert!(!obeyed.iter().any(|obeyed| written.contains(obeyed)), "{args:?}: {written:?}");
+    }
+    // A row is a line, whatever stands in it; for programs everything is there as it was.
+    broker.ok(&["produce", "orders", evil, "--delay", "0s"]);
+    assert_eq!(broker.ok(&["consume", "orders", "--max", "1"]).lines().count(), 1);
+    assert_eq!(broker.json(&["message", "show", "orders", "--key", "k"])["body"], evil);
+}
+
+#[test]
+fn a_backup_is_not_poured_over_a_terminal() {
+    let broker = Broker::start();
+    let written = on_a_terminal(broker.command(&["backup", "-"]));
+    assert!(
+        written.contains("a backup is not for a terminal") && !written.contains("duewheel backup\n"),
+        "{written:?}"
+    );
+    let written = typing(broker.command(&["restore", "-"]), Some(b""));
+    assert!(written.contains("a backup does not come from a terminal"), "{written:?}");
+}
+
+#[test]
 fn a_body_that_is_to_be_typed_is_asked_for_on_a_terminal_only() {
     let broker = Broker::start();
     broker.ok(&["topic", "create", "orders"]);

@@ -26,6 +26,15 @@ pub(super) fn with_negative_values(command: Command) -> Command {
         .mut_subcommands(with_negative_values)
 }
 
+/// The option without the default that its help tells: where what is not given stays as it is, there is none.
+pub(super) fn without_default(arg: clap::Arg) -> clap::Arg {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    match help.split_once(" [default: ") {
+        Some((help, _)) => arg.help(help.to_owned()),
+        None => arg,
+    }
+}
+
 /// The value of an environment variable, or else `default`. As a default of an option it does not make the option look
 /// required where the usage is shown, as a variable that clap reads does.
 pub(super) fn variable_or(variable: &str, default: &str) -> OsString {
@@ -117,13 +126,26 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     u64::try_from(instant.as_millisecond()).map(Timestamp::from_millis).map_err(|_| problem())
 }
 
-/// Bytes: a number, or one with `KiB`, `MiB` or `GiB`.
+/// Units of a size, the largest first.
+pub(super) const SIZE_UNITS: [(&str, usize); 4] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// Bytes: a number, or one with a unit of [`SIZE_UNITS`].
 pub(super) fn bytes(text: &str) -> Result<usize, String> {
-    let problem = || format!("'{text}' is not a size; write it as 65536, 64KiB, 1MiB or 2GiB");
-    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    let unit = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let problem = || {
+        format!("'{text}' is not a size; write it in bytes or with KiB, MiB, GiB or TiB, such as 65536, 64KiB or 2GiB")
+    };
+    let unit = SIZE_UNITS.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
     let (number, scale) = unit.unwrap_or((text, 1));
     number.trim().parse::<usize>().ok().and_then(|n| n.checked_mul(scale)).ok_or_else(problem)
+}
+
+/// A text that is not empty. An option with an empty text is most often a shell variable that was not set.
+pub(super) fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty: was a variable not set? Leave the option out if it is not wanted".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A header such as `trace=abc`.
@@ -168,7 +190,10 @@ mod tests {
         assert_eq!(bytes("64KiB"), Ok(65_536));
         assert_eq!(bytes("1MiB"), Ok(1_048_576));
         assert_eq!(bytes("17"), Ok(17));
-        assert!(bytes("1GB").expect_err("unknown unit").contains("64KiB"));
+        assert_eq!(bytes("10TiB"), Ok(10 << 40));
+        for bad in ["1GB", "100K", "-1", "1.5MiB", "16777216TiB"] {
+            assert!(bytes(bad).expect_err(bad).contains("KiB, MiB, GiB or TiB"), "{bad}");
+        }
         assert_eq!(header("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
         assert!(header("=b").is_err());
         assert!(header("a").is_err());

@@ -1,14 +1,15 @@
 //! `duewheel backup`: everything a running broker holds, in a file that appears when it is whole.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say};
+use super::file_name;
 use super::output::{Sheet, print_sheet};
 use super::progress::Progress;
 use super::restore;
@@ -25,13 +26,15 @@ const STEP_BYTES: u64 = 1 << 20;
 #[command(after_long_help = "\
 The file holds everything that was confirmed before the command began: topics, messages with their attempts and keys, \
 dead letters, the history of ended messages, dedup ids and counts. The broker goes on serving. The file is written as \
-FILE.partial, read back, checked and renamed; Ctrl-C removes it. Restore it with `duewheel restore`. It holds the bodies of \
+FILE.partial, read back, checked and renamed; Ctrl-C removes it. A FILE that is a link, a pipe or a device is refused. \
+Restore it with `duewheel restore`. It holds the bodies of \
 messages: keep it as safe as the data directory (its mode is 0600).
 
 Examples:
   duewheel backup /backup/duewheel-2026-12-01
   duewheel backup --force /backup/latest
-  duewheel backup - | zstd > /backup/latest.zst")]
+  duewheel backup - | zstd > /backup/latest.zst
+  zstd -dc /backup/latest.zst | duewheel restore - --data-dir /srv/duewheel")]
 pub(super) struct BackupArgs {
     /// File to write; - for stdout
     #[arg(value_name = "FILE")]
@@ -44,7 +47,14 @@ pub(super) struct BackupArgs {
 /// Runs `backup`.
 pub(super) async fn run(session: &Session, args: &BackupArgs) -> Result<(), Failure> {
     let is_stdout = args.file.as_os_str() == "-";
-    if !is_stdout && !args.force && args.file.symlink_metadata().is_ok() {
+    if is_stdout && io::stdout().is_terminal() {
+        let failure = Failure::new(Exit::Usage, "a backup is not for a terminal");
+        return Err(failure.next("give the name of a file, or send it on: duewheel backup - | zstd > FILE"));
+    }
+    if !is_stdout {
+        file_name::is_taken(&Partial::name(&args.file))?;
+    }
+    if !is_stdout && file_name::is_taken(&args.file)? && !args.force {
         let message = format!("{} exists", args.file.display());
         return Err(Failure::new(Exit::Usage, message).next("give another name, or --force to replace it"));
     }
@@ -54,7 +64,7 @@ pub(super) async fn run(session: &Session, args: &BackupArgs) -> Result<(), Fail
     if is_stdout {
         // Stdout is the backup itself; what there is to say goes to stderr.
         let written = receive(&mut backup, &mut io::stdout().lock(), &stop).await?;
-        eprintln!("a backup of {} messages, {} bytes", written.waiting + written.dead, written.bytes);
+        say(&format!("a backup of {} messages, {} bytes", written.waiting + written.dead, written.bytes));
         return Ok(());
     }
     let partial = Partial::create(&args.file)?;
@@ -116,10 +126,14 @@ struct Partial {
 }
 
 impl Partial {
-    fn create(target: &Path) -> Result<Self, Failure> {
+    fn name(target: &Path) -> PathBuf {
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(".partial");
-        let path = target.with_file_name(name);
+        target.with_file_name(name)
+    }
+
+    fn create(target: &Path) -> Result<Self, Failure> {
+        let path = Self::name(target);
         let mut options = OpenOptions::new();
         // What a backup that was killed has left is of no use.
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
@@ -136,7 +150,7 @@ impl Partial {
         if format!("{:08x}", contents.checksum) != written.checksum {
             return Err(Failure::new(Exit::Failed, "the file is not what the broker sent: check the disk"));
         }
-        if !force && target.symlink_metadata().is_ok() {
+        if file_name::is_taken(target)? && !force {
             return Err(Failure::new(Exit::Failed, format!("{} has come into being meanwhile", target.display())));
         }
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

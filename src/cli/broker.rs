@@ -30,6 +30,7 @@ struct BrokerView {
     version: String,
     epoch: u32,
     data_format: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<String>,
     opening_ms: u64,
     clock: ClockView,

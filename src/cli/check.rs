@@ -99,7 +99,16 @@ fn read(args: &CheckArgs) -> Result<CheckReport, Failure> {
 
 fn refused(what: &str, error: &OpenError) -> Failure {
     let exit = if offline::is_misuse(error) { Exit::Config } else { Exit::Failed };
-    Failure::new(exit, format!("cannot {what}: {error}"))
+    let (problem, whole) = (error.problem(), error.to_string());
+    let failure = Failure::new(exit, format!("cannot {what}: {problem}"));
+    if problem == whole {
+        return failure;
+    }
+    // The steps that go with damage begin with this very command.
+    failure.next(
+        "keep a copy of the directory and check the disk; this cannot be set aside: restore a backup, or move the \
+         directory away for an empty one",
+    )
 }
 
 /// Asks before messages are given up.
@@ -278,6 +287,7 @@ impl PageView {
 
 #[derive(Serialize)]
 struct QuarantineView {
+    #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     #[serde(flatten)]
     page: PageView,
@@ -303,9 +313,11 @@ impl Row for QuarantineView {
 #[derive(Serialize)]
 struct FindingView {
     file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     #[serde(flatten)]
     page: Option<PageView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u64>,
     known_messages: Vec<String>,
     problem: String,

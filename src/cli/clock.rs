@@ -24,7 +24,7 @@ pub(super) enum ClockCommand {
 If the wall clock is ahead, the clock is set forward to it: messages that fall due by that are delivered at once, in \
 due order. If it is behind, by a minute at most, the clock stands still until the wall clock has caught up: nothing \
 falls due and no lease ends meanwhile. If it is further behind, restart the broker instead. Small offsets need \
-nothing; they are worked off.
+nothing; they are worked off. If the wall clock was not set there is nothing to do, and the exit code is 0.
 
 Examples:
   duewheel clock adopt
@@ -48,6 +48,9 @@ pub(super) async fn run(session: &Session, command: ClockCommand) -> Result<(), 
     let ClockCommand::Adopt(args) = command else {
         return Ok(print_sheet(session.format, &ClockView::new(&seen))?);
     };
+    if !seen.stepped && seen.hold.as_ref().is_none_or(|hold| span_ms(hold) == 0) {
+        return in_step(session.format, &seen);
+    }
     let offset_ms = offset_ms(&seen);
     if !args.yes {
         confirm(offset_ms)?;
@@ -60,6 +63,16 @@ pub(super) async fn run(session: &Session, command: ClockCommand) -> Result<(), 
         return Ok(());
     }
     Ok(print_sheet(session.format, &view)?)
+}
+
+/// The wall clock was not set, or the clock follows already.
+fn in_step(format: Format, seen: &pb::ClockState) -> Result<(), Failure> {
+    let view = ClockView::new(seen);
+    if format == Format::Table {
+        println!("nothing to do: the wall clock is {}", view.offset());
+        return Ok(());
+    }
+    Ok(print_sheet(format, &AdoptedView { before: view, after: ClockView::new(seen) })?)
 }
 
 fn confirm(offset_ms: i64) -> Result<(), Failure> {
@@ -89,6 +102,7 @@ fn offset_ms(state: &pb::ClockState) -> i64 {
 /// The clock as people and programs read it.
 #[derive(Serialize)]
 pub(super) struct ClockView {
+    #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<String>,
     offset_ms: i64,
     stepped: bool,

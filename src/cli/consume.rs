@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::args::{at_least_one, duration_ms};
+use super::args::{at_least_one, duration_ms, not_empty};
 use super::body::Body;
 use super::exec::{self, Verdict};
 use super::exit::{Exit, Failure, say};
@@ -31,8 +31,9 @@ const FETCH_WAIT: Duration = Duration::from_secs(1);
 #[command(after_long_help = "\
 Without --exec every message is printed and acked. With --exec the command (run by sh -c) gets the body on stdin \
 and settles by its exit code: 0 acks; 75 nacks as not-yet, which leads to the next delay tier; anything else nacks \
-as failed, which retries within the attempt. The lease is extended while the command runs. An ack or nack that the \
-broker cannot take, because it restarts, is repeated until the lease ends. The command's environment holds \
+as failed, which retries within the attempt. The last line that it writes to stderr is the text of the nack. The \
+lease is extended while the command runs. An ack or nack that the broker cannot take, because it restarts, is \
+repeated until the lease ends. The command's environment holds \
 DUEWHEEL_TOPIC, _ID, _KEY, _ATTEMPT, _MAX_ATTEMPTS, _DELIVERY, _REDELIVERED, _DUE_AT, _DELIVERED_AT, _ENDPOINT, and \
 DUEWHEEL_HEADER_NAME for each header.
 
@@ -41,12 +42,12 @@ Ctrl-C finishes the messages at hand and ends with exit code 0; a second one sto
 Examples:
   duewheel consume dropped-orders
   duewheel consume dropped-orders --max 1 -o json
-  duewheel consume dropped-orders --exec './query-channel.sh \"$DUEWHEEL_KEY\"' --concurrency 8")]
+  duewheel consume dropped-orders --exec './query.sh \"$DUEWHEEL_KEY\"' --window 8")]
 pub(super) struct ConsumeArgs {
     /// Topic to consume
     topic: String,
     /// Run a command for each message instead of printing it
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = not_empty)]
     exec: Option<String>,
     /// End after this many messages are settled
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
@@ -176,14 +177,14 @@ async fn settle(shared: &Shared, delivery: &Delivery, verdict: &Verdict) -> Resu
         Ok(()) => {
             let counter = match verdict {
                 Verdict::Ack => &shared.tally.acked,
-                Verdict::NotYet => &shared.tally.not_yet,
+                Verdict::NotYet(_) => &shared.tally.not_yet,
                 Verdict::Failed(_) => &shared.tally.failed,
             };
             counter.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
         Err(error) if is_lost(&error) || error.is_temporary() => {
-            say(&format!("{}: {error}; it will be delivered again unless it is done", delivery.id));
+            say(&format!("{}: {}", delivery.id, lost_text(verdict, &error)));
             shared.tally.lost.fetch_add(1, Ordering::Relaxed);
             shared.source.give_back();
             Ok(())
@@ -200,7 +201,7 @@ async fn settle_within_lease(source: &Source, delivery: &Delivery, verdict: &Ver
     loop {
         let settled = match verdict {
             Verdict::Ack => delivery.ack().await.map(drop),
-            Verdict::NotYet => delivery.nack(Nack::not_yet()).await.map(drop),
+            Verdict::NotYet(text) => delivery.nack(Nack::not_yet().text(text)).await.map(drop),
             Verdict::Failed(text) => delivery.nack(Nack::failed().text(text)).await.map(drop),
         };
         let Err(error) = settled else { return Ok(()) };
@@ -209,16 +210,42 @@ async fn settle_within_lease(source: &Source, delivery: &Delivery, verdict: &Ver
             return Err(error);
         }
         if !is_told {
-            say(&format!("{}: {error}; it is settled again until its lease ends", delivery.id));
+            let settlement = settlement(verdict);
+            say(&format!("{}: the {settlement} failed: {error}; trying again until the lease ends", delivery.id));
             is_told = true;
         }
         tokio::time::sleep(backoff.next_wait().min(left)).await;
     }
 }
 
+/// How a verdict is called when it is sent.
+fn settlement(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Ack => "ack",
+        Verdict::NotYet(_) | Verdict::Failed(_) => "nack",
+    }
+}
+
+/// What becomes of a message whose settlement was not taken.
+fn lost_text(verdict: &Verdict, error: &Error) -> String {
+    let settlement = settlement(verdict);
+    match error.reason() {
+        Some("LEASE_LOST") => {
+            format!("the {settlement} came too late: {error}; the message comes again or has done so")
+        }
+        Some("MESSAGE_GONE" | "MESSAGE_NOT_FOUND" | "TOPIC_NOT_FOUND") => {
+            format!("the {settlement} came too late: {error}; the message is over and does not come again")
+        }
+        _ => {
+            let fate = "unless it was taken after all, the message comes again";
+            format!("the {settlement} failed until the lease ended: {error}; {fate}")
+        }
+    }
+}
+
 /// True if the message is somebody else's by now, or was settled by somebody else.
 fn is_lost(error: &Error) -> bool {
-    matches!(error.reason(), Some("LEASE_LOST" | "MESSAGE_GONE" | "MESSAGE_NOT_FOUND"))
+    matches!(error.reason(), Some("LEASE_LOST" | "MESSAGE_GONE" | "MESSAGE_NOT_FOUND" | "TOPIC_NOT_FOUND"))
 }
 
 /// Where messages come from.
@@ -304,6 +331,7 @@ fn take_one(left: &AtomicU64) -> bool {
 struct DeliveryView<'a> {
     topic: &'a str,
     id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     attempt: u32,
     max_attempts: u32,

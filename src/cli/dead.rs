@@ -6,7 +6,7 @@ use super::args::at_least_one;
 use super::dead_export::{self, ExportArgs};
 use super::dead_filter::FilterArgs;
 use super::dead_job::{self, Deed, JobArgs};
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say_more};
 use super::message::print_message;
 use super::message_view::MessageView;
 use super::output::print_rows;
@@ -23,7 +23,7 @@ pub(super) enum DeadCommand {
 Examples:
   duewheel dead list dropped-orders
   duewheel dead list dropped-orders --reason max-attempts --error timeout
-  duewheel dead list dropped-orders --limit 100000 -o jsonl > to-reconcile.jsonl")]
+  duewheel dead list dropped-orders --limit 100000 -o jsonl > dead.jsonl")]
     List(ListArgs),
     /// Show a dead letter with body, headers and history
     #[command(after_long_help = "\
@@ -41,7 +41,7 @@ if any was skipped. Ctrl-C stops after the step under way; what is redriven stay
 Examples:
   duewheel dead redrive dropped-orders --id ID
   duewheel dead redrive dropped-orders --error timeout --dry-run
-  duewheel dead redrive dropped-orders --died-from 2026-12-01T00:00:00Z --died-before 2026-12-02T00:00:00Z
+  duewheel dead redrive dropped-orders --died-from 2026-12-01T00:00:00Z
   duewheel dead redrive dropped-orders --all --rate 50/s --yes")]
     Redrive(JobArgs),
     /// Delete dead letters for good
@@ -52,19 +52,19 @@ dead (NOT_DEAD) or gone (NOT_FOUND); the exit code is 1 if any was skipped. Ctrl
 
 Examples:
   duewheel dead purge dropped-orders --id ID
-  duewheel dead purge dropped-orders --died-before 2026-11-01T00:00:00Z --dry-run
+  duewheel dead purge dropped-orders --reason consumer --dry-run
   duewheel dead purge dropped-orders --all --yes")]
     Purge(JobArgs),
     /// Export whole dead letters, with bodies and history
     #[command(after_long_help = "\
-Writes the dead letters of the moment the command starts, oldest first, with body, headers and history. With --output the \
+Writes the dead letters of the moment the command starts, oldest first, with body, headers and history. With --to the \
 file appears under its name only when it is whole; after Ctrl-C or an error nothing is left of it. A body that is no text \
 is in body_base64.
 
 Examples:
-  duewheel dead export dropped-orders --format csv --output dead.csv
-  duewheel dead export dropped-orders --format jsonl --reason consumer > dead.jsonl
-  duewheel dead export dropped-orders --died-from 2026-12-01T00:00:00Z --output dead.jsonl")]
+  duewheel dead export dropped-orders -o csv --to dead.csv
+  duewheel dead export dropped-orders --reason consumer > dead.jsonl
+  duewheel dead export orders --died-from 2026-12-01T00:00:00Z --to dead.jsonl")]
     Export(ExportArgs),
 }
 
@@ -93,9 +93,13 @@ pub(super) struct ShowArgs {
 pub(super) async fn run(session: &Session, command: DeadCommand) -> Result<(), Failure> {
     match command {
         DeadCommand::List(args) => {
-            let letters = letters(&session.connect().await?, &args).await?;
+            let (letters, is_all) = letters(&session.connect().await?, &args).await?;
             let views: Vec<MessageView> = letters.into_iter().map(MessageView::new).collect();
-            Ok(print_rows(session.format, &views)?)
+            print_rows(session.format, &views)?;
+            if !is_all {
+                say_more(args.limit);
+            }
+            Ok(())
         }
         DeadCommand::Show(args) => show(session, &session.connect().await?, &args).await,
         DeadCommand::Redrive(args) => job(session, Deed::Redrive, &args).await,
@@ -109,22 +113,21 @@ async fn job(session: &Session, deed: Deed, args: &JobArgs) -> Result<(), Failur
     dead_job::run(session, &session.connect().await?, deed, checked).await
 }
 
-/// The oldest dead letters, at most `limit`.
-async fn letters(client: &Client, args: &ListArgs) -> Result<Vec<pb::MessageInfo>, Failure> {
+/// The oldest dead letters, at most `limit`, and whether these are all.
+async fn letters(client: &Client, args: &ListArgs) -> Result<(Vec<pb::MessageInfo>, bool), Failure> {
     let ListArgs { topic, filter, limit } = args;
     let failed = |error: Error| Failure::call(format!("list the dead letters of '{topic}'"), &error);
     let mut letters = Vec::new();
-    let mut token = String::new();
-    while letters.len() < *limit {
+    let mut token = Some(String::new());
+    while letters.len() < *limit
+        && let Some(at) = token.take()
+    {
         let left = u32::try_from(limit - letters.len()).unwrap_or(MAX_PAGE_SIZE).min(MAX_PAGE_SIZE);
-        let (page, next) = client.dead_letters(topic, filter.to_wire(), left, &token).await.map_err(failed)?;
+        let (page, next) = client.dead_letters(topic, filter.to_wire(), left, &at).await.map_err(failed)?;
         letters.extend(page);
-        match next {
-            Some(next) => token = next,
-            None => break,
-        }
+        token = next;
     }
-    Ok(letters)
+    Ok((letters, token.is_none()))
 }
 
 async fn show(session: &Session, client: &Client, args: &ShowArgs) -> Result<(), Failure> {

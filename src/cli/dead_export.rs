@@ -11,7 +11,9 @@ use clap::{Args, ValueEnum};
 
 use super::dead_filter::FilterArgs;
 use super::exit::{Exit, Failure, say};
+use super::file_name;
 use super::message_view::MessageView;
+use super::output::Format;
 use super::progress::Progress;
 use super::signals::Stop;
 use crate::client::{Client, Error};
@@ -25,14 +27,21 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// How the dead letters are written
-    #[arg(id = "export-format", long = "format", value_enum, value_name = "FORMAT", default_value = "jsonl")]
+    #[arg(
+        id = "export-format",
+        short = 'o',
+        long = "output",
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "jsonl"
+    )]
     written_as: ExportFormat,
     /// Write into this file instead of stdout; it appears when it is whole
-    #[arg(id = "file", long = "output", value_name = "FILE")]
+    #[arg(id = "file", long = "to", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Takes the place of the option of all commands that is called --output too
+    /// Takes the place of the option of all commands that is called --output too, and has other formats
     #[arg(id = "format", long = "print-format", hide = true, value_enum, default_value = "table")]
-    _print_format: super::output::Format,
+    print_format: Format,
 }
 
 /// How dead letters are written.
@@ -66,6 +75,13 @@ const COLUMNS: [&str; 16] = [
 
 /// Runs an export.
 pub(super) async fn run(client: &Client, args: &ExportArgs) -> Result<(), Failure> {
+    if args.print_format != Format::Table {
+        let failure = Failure::new(Exit::Usage, "an export has formats of its own, which are given after its name");
+        return Err(failure.next("write it as duewheel dead export -o csv, or -o jsonl"));
+    }
+    if let Some(path) = &args.file {
+        file_name::is_taken(path)?;
+    }
     let failed = |error: Error| Failure::call(format!("export the dead letters of '{}'", args.topic), &error);
     let mut answers = client.export_dead_letters(&args.topic, args.filter.to_wire()).await.map_err(failed)?;
     // Not before: an interruption of the call itself leaves nothing to clean up.
@@ -154,6 +170,7 @@ impl Target {
             Self::Stdout(mut out) => Ok(out.flush()?),
             Self::File(file) => {
                 let path = file.path.clone();
+                file_name::is_taken(&path)?;
                 file.finish().map_err(|error| cannot_write(&path, &error))
             }
         }

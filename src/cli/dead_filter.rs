@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::args::{at_least_one, instant};
+use super::args::{at_least_one, instant, not_empty};
 use super::exit::{Exit, Failure};
 use crate::client::instant as to_wire;
 use crate::pb;
@@ -15,10 +15,10 @@ pub(super) struct FilterArgs {
     #[arg(long, value_enum, value_name = "REASON")]
     reason: Option<Reason>,
     /// Only the one with this business key
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = not_empty)]
     key: Option<String>,
     /// Only those with this in the text of a nack
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
     error: Option<String>,
     /// Only those that died at this instant or later (RFC 3339)
     #[arg(long, value_name = "INSTANT", value_parser = instant)]
@@ -66,7 +66,7 @@ impl FilterArgs {
 #[derive(Debug, Args)]
 pub(super) struct Which {
     /// The message with this id; may be repeated
-    #[arg(long = "id", value_name = "ID")]
+    #[arg(long = "id", value_name = "ID", value_parser = not_empty)]
     ids: Vec<String>,
     /// Every dead letter of the topic
     #[arg(long)]

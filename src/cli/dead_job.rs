@@ -7,7 +7,7 @@ use super::args::{Rate, rate};
 use super::confirm::confirm;
 use super::dead_filter::{Selected, Which};
 use super::exit::{Exit, Failure, say};
-use super::output::{Row, print_rows};
+use super::output::{Format, Row, print_rows};
 use super::progress::Progress;
 use super::session::Session;
 use super::signals::Stop;
@@ -111,7 +111,12 @@ pub(super) async fn run(session: &Session, client: &Client, deed: Deed, checked:
     request.dry_run = false;
     let (numbers, ended) = watch(deed, client, &request).await?;
     let views: Vec<CountView> = numbers.rows(deed);
-    if ended.is_ok() || numbers.done > 0 {
+    if ended.is_ok() && views.is_empty() {
+        say(&format!("no dead letters of '{}' match; nothing was {}", request.topic, deed.participle()));
+    }
+    // A table of nothing but its head would tell less than that.
+    let is_told = views.is_empty() && session.format == Format::Table;
+    if !is_told && (ended.is_ok() || numbers.done > 0) {
         print_rows(session.format, &views)?;
     }
     let Numbers { matched, remaining, .. } = numbers;

@@ -9,8 +9,8 @@ use tokio::process::{Child, Command};
 use tokio::time::MissedTickBehavior;
 
 use super::exit::{Exit, Failure};
+use super::last_words::LastWords;
 use crate::client::Delivery;
-use crate::queue::limits::MAX_NACK_TEXT_BYTES;
 
 /// Exit code by which a command says that there is no definite answer yet (`EX_TEMPFAIL`).
 const NOT_YET: i32 = 75;
@@ -20,8 +20,8 @@ const NOT_YET: i32 = 75;
 pub(super) enum Verdict {
     /// Done.
     Ack,
-    /// No definite answer yet.
-    NotYet,
+    /// No definite answer yet, with a text for the history, which may be empty.
+    NotYet(String),
     /// The command broke, with a text for the history.
     Failed(String),
 }
@@ -31,6 +31,7 @@ pub(super) async fn run(command: &str, delivery: &Delivery, endpoint: &str) -> R
     let mut child = spawn(command, delivery, endpoint)?;
     let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
     let stdin = child.stdin.take();
+    let mut words = LastWords::of(child.stderr.take().expect("stderr is piped"));
     let feed = async {
         if let Some(mut stdin) = stdin {
             // A command that does not read its input closes the pipe; its exit code is what counts.
@@ -41,15 +42,17 @@ pub(super) async fn run(command: &str, delivery: &Delivery, endpoint: &str) -> R
     let status = tokio::select! {
         status = ended => status,
         never = keep_lease(delivery) => match never {},
+        never = words.show() => match never {},
     };
     group.ended();
+    let last = words.finish();
     let status = status.map_err(|error| Failure::new(Exit::Failed, format!("cannot wait for the command: {error}")))?;
-    Ok(verdict(status))
+    Ok(verdict(status, last))
 }
 
 fn spawn(command: &str, delivery: &Delivery, endpoint: &str) -> Result<Child, Failure> {
     let mut process = Command::new("sh");
-    process.arg("-c").arg(command).stdin(Stdio::piped()).process_group(0).kill_on_drop(true);
+    process.arg("-c").arg(command).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     for (name, value) in environment(delivery, endpoint) {
         process.env(name, value);
     }
@@ -92,15 +95,12 @@ async fn keep_lease(delivery: &Delivery) -> std::convert::Infallible {
     }
 }
 
-fn verdict(status: ExitStatus) -> Verdict {
+/// The verdict of an exit code; the text is what the command has said last.
+fn verdict(status: ExitStatus, last: Option<String>) -> Verdict {
     match status.code() {
         Some(0) => Verdict::Ack,
-        Some(NOT_YET) => Verdict::NotYet,
-        _ => {
-            let mut text = status.to_string();
-            text.truncate(MAX_NACK_TEXT_BYTES);
-            Verdict::Failed(text)
-        }
+        Some(NOT_YET) => Verdict::NotYet(last.unwrap_or_default()),
+        _ => Verdict::Failed(last.unwrap_or_else(|| status.to_string())),
     }
 }
 
@@ -130,9 +130,12 @@ mod tests {
 
     #[test]
     fn the_exit_code_is_the_verdict() {
-        assert_eq!(verdict(ExitStatus::from_raw(0)), Verdict::Ack);
-        assert_eq!(verdict(ExitStatus::from_raw(75 << 8)), Verdict::NotYet);
-        assert_eq!(verdict(ExitStatus::from_raw(3 << 8)), Verdict::Failed("exit status: 3".to_owned()));
-        assert!(matches!(verdict(ExitStatus::from_raw(9)), Verdict::Failed(text) if text.contains("signal")));
+        let said = |text: &str| Some(text.to_owned());
+        assert_eq!(verdict(ExitStatus::from_raw(0), said("a warning")), Verdict::Ack);
+        assert_eq!(verdict(ExitStatus::from_raw(75 << 8), None), Verdict::NotYet(String::new()));
+        assert_eq!(verdict(ExitStatus::from_raw(75 << 8), said("no answer")), Verdict::NotYet("no answer".to_owned()));
+        assert_eq!(verdict(ExitStatus::from_raw(3 << 8), None), Verdict::Failed("exit status: 3".to_owned()));
+        assert_eq!(verdict(ExitStatus::from_raw(3 << 8), said("no route")), Verdict::Failed("no route".to_owned()));
+        assert!(matches!(verdict(ExitStatus::from_raw(9), None), Verdict::Failed(text) if text.contains("signal")));
     }
 }

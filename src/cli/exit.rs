@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use tonic::Code;
 
+use super::visible::visible_lines;
 use crate::client::{Error, Outcome};
 use crate::queue::schedule::format_duration;
 
@@ -49,7 +50,12 @@ impl From<Exit> for ExitCode {
 
 /// Tells the person at the terminal something, on stderr. Unlike `eprintln!` it goes on if nobody reads that.
 pub(super) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", visible_lines(text));
+}
+
+/// Tells that a listing was cut short by its limit.
+pub(super) fn say_more(limit: usize) {
+    say(&format!("the first {limit} are shown; there are more: --limit N shows the first N"));
 }
 
 /// A command that did not succeed.
@@ -77,6 +83,12 @@ impl Failure {
     /// What the person can do about it.
     pub(super) fn next(self, next: impl Into<String>) -> Self {
         Self { next: Some(next.into()), ..self }
+    }
+
+    /// The failure of a command that reads only: whether something was done is no question then.
+    pub(super) fn of_reading(self) -> Self {
+        let next = self.next.map(|next| if next == REPEAT { "try again".to_owned() } else { next });
+        Self { outcome: None, next, ..self }
     }
 
     /// The topic that the broker does not know, if that is the failure.
@@ -136,9 +148,13 @@ pub(super) fn exit_of(error: &Error) -> Exit {
     }
 }
 
-fn is_unknown_topic(error: &Error) -> bool {
+/// The broker does not know the topic that was named.
+pub(super) fn is_unknown_topic(error: &Error) -> bool {
     error.reason() == Some("TOPIC_NOT_FOUND")
 }
+
+/// What to do when nobody knows what was done.
+const REPEAT: &str = "repeat it (a produce with the same --dedup-id), or look first";
 
 fn outcome_text(outcome: Outcome) -> &'static str {
     match outcome {
@@ -157,7 +173,7 @@ fn next_step(error: &Error) -> Option<String> {
         return Some(next.to_owned());
     }
     let known = match error.reason() {
-        Some("TOPIC_NOT_FOUND") => Some("create the topic (duewheel topic create NAME), or see duewheel topic list"),
+        Some("TOPIC_NOT_FOUND") => Some("see which topics there are: duewheel topic list"),
         Some("TOPIC_NOT_EMPTY") => {
             Some("see what is in it with duewheel stats; --purge deletes it with all its messages")
         }
@@ -181,7 +197,7 @@ fn next_step(error: &Error) -> Option<String> {
         return Some(known.to_owned());
     }
     match (error.outcome(), error.retry_after()) {
-        (Outcome::Unknown, _) => Some("repeat it (a produce with the same --dedup-id), or look first".to_owned()),
+        (Outcome::Unknown, _) => Some(REPEAT.to_owned()),
         (_, Some(wait)) => {
             let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             Some(format!("try again in {}", format_duration(ms)))
@@ -219,6 +235,8 @@ mod tests {
         assert_eq!(failure.message, "cannot produce to 'orders': connection reset");
         assert_eq!(failure.outcome, Some(Outcome::Unknown));
         assert!(failure.next.expect("an unknown outcome needs advice").contains("--dedup-id"));
+        let read = Failure::call("list topics", &Error::from(Status::unavailable("connection reset"))).of_reading();
+        assert_eq!((read.outcome, read.next.as_deref()), (None, Some("try again")));
         let elsewhere = Failure::call("list topics", &Error::from(Status::unimplemented("HTTP status code 404")));
         assert!(elsewhere.next.expect("another server needs advice").contains("7383"));
     }

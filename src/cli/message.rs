@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::args::{duration_ms, instant};
+use super::args::{duration_ms, instant, not_empty};
 use super::exit::{Exit, Failure};
 use super::message_list::{self, ListArgs};
 use super::message_view::{MessageView, outcome_name};
@@ -30,9 +30,9 @@ Without --state: scheduled, ready and leased messages. Dead letters come by time
 Examples:
   duewheel message list dropped-orders
   duewheel message list dropped-orders --state ready --limit 20
-  duewheel message list close-unpaid --due-from 2026-12-01T09:00:00Z --due-to 2026-12-01T10:00:00Z
+  duewheel message list close-unpaid --due-to 2026-12-01T10:00:00Z
   duewheel message list close-unpaid --key ORD-1 -o json
-  duewheel message list close-unpaid --limit 1000000 -o jsonl > pending.jsonl")]
+  duewheel message list close-unpaid --limit 1000000 -o jsonl > all.jsonl")]
     List(ListArgs),
     /// Cancel a message: after CANCELLED it is never delivered
     #[command(after_long_help = "\
@@ -67,10 +67,10 @@ struct Message {
 #[group(required = true, multiple = false)]
 struct By {
     /// The id that produce returned
-    #[arg(long)]
+    #[arg(long, value_parser = not_empty)]
     id: Option<String>,
     /// The business key
-    #[arg(long)]
+    #[arg(long, value_parser = not_empty)]
     key: Option<String>,
 }
 

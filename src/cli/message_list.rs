@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::args::{at_least_one, instant};
-use super::exit::Failure;
+use super::args::{at_least_one, instant, not_empty};
+use super::exit::{Failure, say_more};
 use super::message_view::ListedView;
 use super::output::{Format, Listing, Row as _, print_rows, table};
 use super::session::Session;
@@ -27,7 +27,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "INSTANT", value_parser = instant)]
     due_to: Option<Timestamp>,
     /// Only the live message with this key
-    #[arg(long)]
+    #[arg(long, value_parser = not_empty)]
     key: Option<String>,
     /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_one::<usize>)]
@@ -63,12 +63,14 @@ pub(super) async fn run(session: &Session, client: &Client, args: ListArgs) -> R
     let ListArgs { topic, state, due_from, due_to: due_until, key, limit } = args;
     let filter = MessageFilter { state: state.map(Into::into), due_from, due_until, key };
     let mut left = limit;
-    let mut token = String::new();
+    let mut token = Some(String::new());
     let mut listing = Listing::new(session.format);
     let mut is_first = true;
-    while left > 0 {
+    while left > 0
+        && let Some(at) = token.take()
+    {
         let size = u32::try_from(left).unwrap_or(MAX_PAGE_SIZE).min(MAX_PAGE_SIZE);
-        let page = client.messages(&topic, &filter, size, &token).await;
+        let page = client.messages(&topic, &filter, size, &at).await;
         let (page, next) = page.map_err(|error| Failure::call(format!("list the messages of '{topic}'"), &error))?;
         left -= page.len();
         let views: Vec<ListedView> = page.into_iter().map(ListedView::new).collect();
@@ -83,13 +85,13 @@ pub(super) async fn run(session: &Session, client: &Client, args: ListArgs) -> R
             Format::Json | Format::Jsonl => views.iter().try_for_each(|view| listing.print(view))?,
         }
         is_first = false;
-        match next {
-            Some(next) => token = next,
-            None => break,
-        }
+        token = next;
     }
     if session.format == Format::Json {
         listing.finish()?;
+    }
+    if token.is_some() {
+        say_more(limit);
     }
     Ok(())
 }

@@ -62,11 +62,14 @@ struct Counters {
 pub(super) struct HistoryView {
     delivery: u32,
     attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     delivered_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<String>,
     consumer: String,
     outcome: &'static str,
     text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     next_due_at: Option<String>,
 }
 

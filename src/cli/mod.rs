@@ -24,6 +24,8 @@ mod dead_filter;
 mod dead_job;
 mod exec;
 mod exit;
+mod file_name;
+mod last_words;
 mod limits_view;
 mod live;
 mod log;
@@ -48,13 +50,17 @@ mod timeline;
 mod topic;
 mod topic_delete;
 mod verify;
+mod visible;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::exit::{Exit, Failure, exit_codes};
 use self::session::Session;
+use self::suggest::Deed;
 
 /// A durable delayed-message queue: produce now, deliver when due, retry along delay tiers until settled.
 #[derive(Debug, Parser)]
@@ -134,28 +140,72 @@ enum ClientCommand {
     Bench(bench::BenchArgs),
     /// Put load on a broker, and prove that it keeps its promises
     Verify(verify::VerifyArgs),
-    /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if nobody answers
+    /// Ask whether the broker serves: exit code 0 if it does, 75 if it does not, 69 if no broker answers
     #[command(after_long_help = "Examples:\n  duewheel health\n  duewheel health --endpoint http://10.0.0.7:7383")]
     Health,
 }
 
+impl ClientCommand {
+    /// What it does to the topic that it names.
+    fn deed(&self) -> Deed {
+        match self {
+            Self::Produce(_) | Self::Consume(_) => Deed::Use,
+            Self::Topic(topic::TopicCommand::Delete(_)) | Self::Dead(dead::DeadCommand::Purge(_)) => Deed::Delete,
+            _ => Deed::Look,
+        }
+    }
+
+    /// True if it changes nothing in the broker.
+    fn only_reads(&self) -> bool {
+        match self {
+            Self::Topic(command) => matches!(command, topic::TopicCommand::List | topic::TopicCommand::Show(_)),
+            Self::Message(command) => {
+                matches!(command, message::MessageCommand::List(_) | message::MessageCommand::Show(_))
+            }
+            Self::Dead(command) => !matches!(command, dead::DeadCommand::Redrive(_) | dead::DeadCommand::Purge(_)),
+            Self::Clock(command) => matches!(command, clock::ClockCommand::Show),
+            Self::Stats(_) | Self::Broker | Self::Backup(_) | Self::Health => true,
+            Self::Produce(_) | Self::Consume(_) | Self::Bench(_) | Self::Verify(_) => false,
+        }
+    }
+}
+
 /// The command line: all commands, each with the options that mean something to it.
 fn command_line() -> clap::Command {
-    let refusing = |command: clap::Command, name, ids: &[&'static str]| {
+    let refusing = |command: clap::Command, (name, ids): (&str, &[&'static str])| {
         command.mut_subcommand(name, |sub| sub.args(ids.iter().copied().map(session::refused)))
     };
-    let command = ["check", "compact", "restore"]
-        .into_iter()
-        .fold(Cli::command(), |command, name| refusing(command, name, &["endpoint"]));
-    let command = ["serve", "completions", "man"]
-        .into_iter()
-        .fold(command, |command, name| refusing(command, name, &["endpoint", "format"]));
-    args::with_negative_values(command)
+    let command = REFUSED.into_iter().fold(Cli::command(), refusing);
+    args::with_negative_values(command.mut_subcommand("topic", |topic| {
+        topic.mut_subcommand("update", |update| update.mut_args(args::without_default))
+    }))
+}
+
+/// The options of all commands that each of these refuses.
+const REFUSED: [(&str, &[&str]); 6] = [
+    ("check", &["endpoint"]),
+    ("compact", &["endpoint"]),
+    ("restore", &["endpoint"]),
+    ("serve", &["endpoint", "format"]),
+    ("completions", &["endpoint", "format"]),
+    ("man", &["endpoint", "format"]),
+];
+
+/// Refuses an option of all commands that stands before a command that refuses it; after it, its parser does.
+fn check_place(matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+    let Some((_, ids)) = REFUSED.iter().find(|(name, _)| matches.subcommand_name() == Some(name)) else {
+        return Ok(());
+    };
+    let given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match ids.iter().find(given) {
+        Some(id) => Err(command_line().error(ErrorKind::ArgumentConflict, session::refusal(id).1)),
+        None => Ok(()),
+    }
 }
 
 /// Parses the command line, runs the command and returns the exit code of the process.
 pub fn run() -> ExitCode {
-    let parsed = command_line().try_get_matches();
+    let parsed = command_line().try_get_matches().and_then(|matches| check_place(&matches).map(|()| matches));
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
@@ -189,6 +239,7 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start threads: {error}")))?;
+    let (deed, only_reads) = (command.deed(), command.only_reads());
     let result = runtime.block_on(async {
         match command {
             ClientCommand::Topic(command) => topic::run(session, command).await,
@@ -205,7 +256,8 @@ fn run_client(session: &Session, command: ClientCommand) -> Result<(), Failure> 
             ClientCommand::Health => stats::health(session).await,
         }
     });
-    let result = result.map_err(|failure| runtime.block_on(suggest::topic(session, failure)));
+    let result = result.map_err(|failure| runtime.block_on(suggest::topic(session, deed, failure)));
+    let result = result.map_err(|failure| if only_reads { failure.of_reading() } else { failure });
     // A thread that still reads stdin must not hold the process.
     runtime.shutdown_background();
     result
@@ -225,7 +277,11 @@ mod tests {
 
     fn check(command: &clap::Command, path: &str) {
         let help = command.clone().render_long_help().to_string();
-        assert!(help.contains("Examples:"), "{path} --help has no examples");
+        let (_, examples) = help.split_once("Examples:").unwrap_or_else(|| panic!("{path} --help has no examples"));
+        // A longer line would be broken where it is shown, and could not be copied.
+        let long =
+            examples.lines().take_while(|line| line.is_empty() || line.starts_with(' ')).find(|line| line.len() > 79);
+        assert_eq!(long, None, "{path} --help has an example that is too long");
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
             check(sub, &format!("{path} {}", sub.get_name()));
         }

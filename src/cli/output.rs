@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use super::visible::{visible, visible_lines};
+
 /// How data is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -54,7 +56,8 @@ pub(super) fn print_sheet<S: Sheet>(format: Format, sheet: &S) -> io::Result<()>
         Format::Table => {
             let mut table = plain_table();
             for (name, value) in sheet.lines() {
-                table.add_row([name.to_owned(), value]);
+                // The lines of a value stand under each other, beside its name.
+                table.add_row([name.to_owned(), visible_lines(&value).into_owned()]);
             }
             writeln!(out, "{}", trimmed(&table))?;
         }
@@ -76,7 +79,7 @@ pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -
     let mut table = plain_table();
     table.set_header(columns.iter().map(|column| column.to_uppercase()));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| visible(cell)));
     }
     trimmed(&table)
 }
@@ -98,12 +101,13 @@ impl Listing {
     pub(super) fn print<R: Row>(&mut self, row: &R) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self.format {
-            Format::Table => writeln!(out, "{}", row.cells().join("  "))?,
+            Format::Table => writeln!(out, "{}", visible(&row.cells().join("  ")))?,
             Format::Jsonl => write_json(&mut out, row, false)?,
             Format::Json => {
-                let lead = if self.printed == 0 { "[" } else { "," };
+                // The line of a row ends when it is known whether another one follows.
+                let lead = if self.printed == 0 { "[\n" } else { ",\n" };
                 write!(out, "{lead}")?;
-                write_json(&mut out, row, false)?;
+                serde_json::to_writer(&mut out, row)?;
             }
         }
         self.printed += 1;
@@ -115,7 +119,7 @@ impl Listing {
         let mut out = io::stdout().lock();
         match (self.format, self.printed) {
             (Format::Json, 0) => writeln!(out, "[]")?,
-            (Format::Json, _) => writeln!(out, "]")?,
+            (Format::Json, _) => writeln!(out, "\n]")?,
             _ => {}
         }
         out.flush()

@@ -1,5 +1,6 @@
 //! `duewheel produce`: one message from an argument, a file or stdin; many from a JSON lines file.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::args::{duration_ms, header, instant, number_to, schedule};
+use super::args::{duration_ms, header, instant, not_empty, number_to, schedule};
 use super::exit::{Exit, Failure, say};
 use super::output::{Sheet, print_sheet};
 use super::produce_file;
@@ -23,15 +24,16 @@ use crate::queue::time::Timestamp;
 #[command(after_long_help = "\
 Without --delay and --at the message is due after the first delay of the retry schedule.
 
-A line of --from is a JSON object; all fields are optional:
+A line of --from is a JSON object; all fields are optional. A body that is JSON is kept as it is written:
   {\"body\": \"text or any JSON\", \"body_base64\": \"...\", \"key\": \"ORD-1\", \"headers\": {\"a\": \"b\"},
    \"delay\": \"30m\", \"due_at\": \"2026-12-01T09:30:00Z\", \"schedule\": \"1s,5s\", \"max_attempts\": 3,
    \"key_policy\": \"reject\", \"dedup_id\": \"ORD-1\"}
 
 Examples:
-  duewheel produce dropped-orders '{\"amount\":1999}' --key ORD-1 --dedup-id ORD-1
+  duewheel produce dropped-orders '{\"amount\":1999}' --key ORD-1 --dedup-id D1
   duewheel produce close-unpaid --key ORD-1 --delay 30m < order.json
-  duewheel produce reminders --file note.txt --at 2026-12-01T09:30:00+01:00 --header lang=en
+  duewheel produce reminders --file note.txt --at 2026-12-01T09:30:00+01:00
+  duewheel produce reminders 'hello' --header lang=en --header trace=t1
   duewheel produce dropped-orders --from payments.jsonl")]
 pub(super) struct ProduceArgs {
     /// Topic to produce to
@@ -46,10 +48,10 @@ pub(super) struct ProduceArgs {
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["key", "dedup_id"])]
     from: Option<PathBuf>,
     /// Business key, unique among the live messages of the topic
-    #[arg(long)]
+    #[arg(long, value_parser = not_empty)]
     key: Option<String>,
     /// Makes the produce idempotent: a repeat returns the first answer
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = not_empty)]
     dedup_id: Option<String>,
     #[command(flatten)]
     defaults: Defaults,
@@ -64,7 +66,7 @@ pub(super) struct Defaults {
     /// Due at this instant (RFC 3339); one in the past means now
     #[arg(long, value_name = "INSTANT", value_parser = instant)]
     pub(super) at: Option<Timestamp>,
-    /// Add a header; may be repeated
+    /// Add a header; may be repeated, with another name each time
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     pub(super) headers: Vec<(String, String)>,
     /// Retry schedule instead of the topic's, such as 1s,5s,5x1m
@@ -101,6 +103,16 @@ impl KeyPolicy {
 }
 
 impl Defaults {
+    /// Refuses a header of which only the last value would be kept.
+    fn check(&self) -> Result<(), Failure> {
+        let mut names = BTreeSet::new();
+        match self.headers.iter().find(|(name, _)| !names.insert(name)) {
+            Some((name, _)) => Err(Failure::new(Exit::Usage, format!("--header {name}= is given twice"))
+                .next("a message has one value for each header; give it once")),
+            None => Ok(()),
+        }
+    }
+
     /// Gives `message` everything that was asked for.
     pub(super) fn apply(&self, mut message: NewMessage) -> NewMessage {
         if let Some(ms) = self.delay {
@@ -127,6 +139,7 @@ impl Defaults {
 
 /// Runs `produce`.
 pub(super) async fn run(session: &Session, args: ProduceArgs) -> Result<(), Failure> {
+    args.defaults.check()?;
     match &args.from {
         Some(path) => produce_file::run(session, &args.topic, path, &args.defaults).await,
         None => one(session, &args).await,

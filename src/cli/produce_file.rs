@@ -1,6 +1,7 @@
 //! `duewheel produce --from`: every line of a JSON lines file, pipelined, with an answer for each.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use super::args;
 use super::exit::{Exit, Failure};
@@ -29,9 +32,11 @@ const FRAMES_IN_FLIGHT: usize = 16;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Line {
-    body: Option<serde_json::Value>,
+    /// As it is written: to read numbers and to write them again could change them.
+    body: Option<Box<RawValue>>,
     body_base64: Option<String>,
     key: Option<String>,
+    #[serde(deserialize_with = "headers")]
     headers: BTreeMap<String, String>,
     delay: Option<String>,
     due_at: Option<String>,
@@ -41,13 +46,56 @@ struct Line {
     dedup_id: Option<String>,
 }
 
+/// Headers, each once: of two values for one name neither is the one that is meant.
+fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Headers;
+
+    impl<'de> Visitor<'de> for Headers {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of headers")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+            let mut headers = BTreeMap::new();
+            while let Some((name, value)) = map.next_entry::<String, String>()? {
+                if headers.contains_key(&name) {
+                    return Err(M::Error::custom(format!("duplicate header '{name}'")));
+                }
+                headers.insert(name, value);
+            }
+            Ok(headers)
+        }
+    }
+
+    deserializer.deserialize_map(Headers)
+}
+
 impl Line {
+    /// Reads a line. An array is refused, whose items would be taken for the fields in their order.
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        let kind = match text.trim_ascii_start().first() {
+            Some(b'{') => return serde_json::from_slice(text).map_err(|error| json_problem(&error)),
+            Some(b'[') => "an array",
+            Some(b'"') => "a text",
+            Some(b'0'..=b'9' | b'-') => "a number",
+            _ => "a single value",
+        };
+        match serde_json::from_slice::<IgnoredAny>(text) {
+            Ok(_) => Err(format!("a JSON object is expected, not {kind}")),
+            Err(error) => Err(json_problem(&error)),
+        }
+    }
+
     fn body(&self) -> Result<Vec<u8>, String> {
         match (&self.body, &self.body_base64) {
             (Some(_), Some(_)) => Err("body and body_base64 exclude each other".to_owned()),
             (None, Some(text)) => BASE64_STANDARD.decode(text).map_err(|error| format!("body_base64: {error}")),
-            (Some(serde_json::Value::String(text)), None) => Ok(text.clone().into_bytes()),
-            (Some(value), None) => Ok(value.to_string().into_bytes()),
+            (Some(text), None) if text.get().starts_with('"') => {
+                serde_json::from_str::<String>(text.get()).map(String::into_bytes).map_err(|error| json_problem(&error))
+            }
+            (Some(json), None) => Ok(json.get().as_bytes().to_vec()),
             (None, None) => Ok(Vec::new()),
         }
     }
@@ -76,13 +124,18 @@ impl Line {
             message = message.key_policy(policy.to_wire());
         }
         if let Some(key) = self.key {
-            message = message.key(key);
+            message = message.key(named("key", &key)?);
         }
         if let Some(dedup_id) = self.dedup_id {
-            message = message.dedup_id(dedup_id);
+            message = message.dedup_id(named("dedup_id", &dedup_id)?);
         }
         Ok((message, size))
     }
+}
+
+/// A field that is left out where there is nothing to say.
+fn named(field: &str, text: &str) -> Result<String, String> {
+    if text.is_empty() { Err(format!("{field} is empty; leave it out")) } else { Ok(text.to_owned()) }
 }
 
 /// Runs `produce --from`.
@@ -152,8 +205,7 @@ impl Upload {
     }
 
     async fn line(&mut self, number: u64, text: &[u8], defaults: &Defaults) -> Result<(), Failure> {
-        let parsed = serde_json::from_slice::<Line>(text).map_err(|error| json_problem(&error));
-        match parsed.and_then(|line| line.message(defaults)) {
+        match Line::parse(text).and_then(|line| line.message(defaults)) {
             Err(problem) => self.failed(number, format!("{problem} (not done)")),
             Ok((message, size)) => {
                 self.frame.push((number, message));
@@ -313,8 +365,7 @@ mod tests {
     use super::*;
 
     fn message(text: &str) -> Result<usize, String> {
-        let line: Line = serde_json::from_str(text).map_err(|error| json_problem(&error))?;
-        line.message(&Defaults::default()).map(|(_, size)| size)
+        Line::parse(text.as_bytes())?.message(&Defaults::default()).map(|(_, size)| size)
     }
 
     #[test]
@@ -322,6 +373,11 @@ mod tests {
         assert_eq!(message(r#"{"body":"abc"}"#), Ok(3));
         assert_eq!(message(r#"{"body":{"a":1}}"#), Ok(7));
         assert_eq!(message(r#"{"body_base64":"AAEC"}"#), Ok(3));
+        assert_eq!(message(r#"{"body":null}"#), Ok(0));
+        let body = |line: &str| Line::parse(line.as_bytes()).and_then(|line| line.body());
+        assert_eq!(body(r#"{"body":"\u0041\n"}"#), Ok(b"A\n".to_vec()));
+        let exact = r#"{"b": 10.10, "a": 12345678901234567890123, "a": 1e400}"#;
+        assert_eq!(body(&format!(r#"{{"body": {exact} }}"#)), Ok(exact.as_bytes().to_vec()), "to the byte");
         assert_eq!(message("{}"), Ok(0));
     }
 
@@ -334,6 +390,16 @@ mod tests {
             (r#"{"bdy":"a"}"#, "unknown field `bdy`"),
             (r#"{"key_policy":"maybe"}"#, "unknown variant"),
             ("[", "EOF"),
+            (r#"["body",null,"key"]"#, "not an array"),
+            ("[1]", "not an array"),
+            ("7", "not a number"),
+            (r#"  "text""#, "not a text"),
+            ("null", "not a single value"),
+            (r#"{"headers":{"a":"1","a":"2"}}"#, "duplicate header 'a'"),
+            (r#"{"headers":["a","b"]}"#, "an object of headers"),
+            (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
+            (r#"{"key":""}"#, "key is empty"),
+            (r#"{"dedup_id":""}"#, "dedup_id is empty"),
         ] {
             let problem = message(line).expect_err(line);
             assert!(problem.contains(want), "{line}: {problem}");

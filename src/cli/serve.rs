@@ -6,7 +6,7 @@ use super::log::{self, LogLevel};
 use super::output::print_text;
 use super::reload::ConfigReloader;
 use super::signals::{Hangups, Stop};
-use crate::server::{self, Listeners, ServeError};
+use crate::server::{self, Listeners, ServeError, offline};
 
 /// Runs `serve`.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -35,7 +35,7 @@ async fn serve(args: ServeArgs, config: Config, level: LogLevel) -> Result<(), F
     let watch = |error| Failure::new(Exit::Failed, format!("cannot watch signals: {error}"));
     // A hangup that comes while the store is read must wait for it, not end the process.
     let (stop, hangups) = (Stop::listen().map_err(watch)?, Hangups::listen().map_err(watch)?);
-    let listeners = Listeners::bind(&settings).await.map_err(|error| failure(&error))?;
+    let listeners = Listeners::bind(&settings).await.map_err(|error| not_bound(&config, &error))?;
     let told = |error| Failure::new(Exit::Failed, format!("cannot read the bound address: {error}"));
     let (grpc, http) = (listeners.grpc_address().map_err(told)?, listeners.http_address().map_err(told)?);
     tracing::info!(
@@ -63,6 +63,30 @@ async fn serve(args: ServeArgs, config: Config, level: LogLevel) -> Result<(), F
             // Returning would wait for the threads of the store.
             std::process::exit(Exit::Failed as i32)
         }
+    }
+}
+
+/// The failure with the place that the address comes from, and with the broker that probably has it.
+fn not_bound(config: &Config, error: &ServeError) -> Failure {
+    let told = failure(error);
+    let ServeError::Bind { address, source } = error else { return told };
+    let settings = &config.server;
+    let key = if *address == settings.listen { "listen" } else { "http_listen" };
+    let (flag, source_of) = (key.replace('_', "-"), config.source(key));
+    let message = format!("cannot listen on {address} ({key}, from {source_of}): {source}");
+    let told = Failure::new(told.exit, message);
+    if settings.listen == settings.http_listen {
+        return told.next("give listen and http_listen different ports");
+    }
+    match offline::user_of(&settings.data_dir) {
+        Some(process) => {
+            let process = process.map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
+            let directory = settings.data_dir.display();
+            told.next(format!(
+                "{process} is a broker on {directory} already: use it (duewheel health), or stop it first"
+            ))
+        }
+        None => told.next(format!("see what listens there (ss -ltnp), or give another address with --{flag}")),
     }
 }
 

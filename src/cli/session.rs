@@ -13,14 +13,20 @@ const ENDPOINT_VARIABLE: &str = "DUEWHEEL_ENDPOINT";
 /// The heading of these options in the help of each command.
 const EVERYWHERE: &str = "Everywhere";
 
+/// Why a command refuses an option of all commands, and the long name of that.
+pub(super) fn refusal(id: &str) -> (&'static str, &'static str) {
+    match id {
+        "endpoint" => ("endpoint", "this command asks no broker: --endpoint means nothing to it"),
+        "format" => ("output", "this command prints text only: --output means nothing to it"),
+        _ => unreachable!("'{id}' is not an option of every command"),
+    }
+}
+
 /// Options that a command refuses, since it asks no broker, or prints nothing but text.
 pub(super) fn refused(id: &'static str) -> Arg {
-    let (arg, problem) = match id {
-        "endpoint" => (Arg::new(id), "this command asks no broker"),
-        "format" => (Arg::new(id).short('o').long("output"), "this command prints text only"),
-        _ => unreachable!("'{id}' is not an option of every command"),
-    };
-    let arg = if arg.get_long().is_none() { arg.long(id) } else { arg };
+    let (long, problem) = refusal(id);
+    let arg = Arg::new(id).long(long);
+    let arg = if id == "format" { arg.short('o') } else { arg };
     arg.hide(true).value_parser(move |_: &str| Err::<String, _>(problem))
 }
 

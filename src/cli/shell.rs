@@ -2,6 +2,7 @@
 //! definitions that the program itself reads its arguments with.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
@@ -52,7 +53,7 @@ pub(super) fn man(cli: Command, args: &ManArgs) -> Result<(), Failure> {
     Ok(print_text(&format!("{written} pages in {}\n", args.directory.display()))?)
 }
 
-fn write_pages(mut cli: Command, directory: &Path) -> std::io::Result<usize> {
+fn write_pages(mut cli: Command, directory: &Path) -> io::Result<usize> {
     fs::create_dir_all(directory)?;
     cli.build();
     let mut commands = vec![cli];
@@ -61,11 +62,19 @@ fn write_pages(mut cli: Command, directory: &Path) -> std::io::Result<usize> {
         let page = clap_mangen::Man::new(command.clone());
         let mut text = Vec::new();
         page.render(&mut text)?;
-        fs::write(directory.join(page.get_filename()), text)?;
+        let text = String::from_utf8(text).map_err(io::Error::other)?;
+        fs::write(directory.join(page.get_filename()), unfilled(&text))?;
         written += 1;
         commands.extend(command.get_subcommands().filter(|sub| sub.get_name() != "help").cloned());
     }
     Ok(written)
+}
+
+/// The page with its examples as they are: they are copied, and so their lines must not be filled or broken.
+fn unfilled(page: &str) -> String {
+    let Some((before, after)) = page.split_once("\nExamples:\n") else { return page.to_owned() };
+    let (examples, rest) = after.split_at(after.find("\n.SH ").map_or(after.len(), |at| at + 1));
+    format!("{before}\nExamples:\n.nf\n{examples}.fi\n{rest}")
 }
 
 #[cfg(test)]
@@ -95,7 +104,8 @@ mod tests {
         for command in commands {
             let page = fs::read_to_string(place.join(format!("{}.1", command.replace(' ', "-"))))
                 .unwrap_or_else(|error| panic!("{command}: {error}"));
-            assert!(page.contains(".SH NAME") && page.contains("Examples:"), "{command}:\n{page}");
+            assert!(page.contains(".SH NAME") && page.contains("\nExamples:\n.nf\n  "), "{command}:\n{page}");
+            assert_eq!(page.matches("\n.fi\n").count(), 1, "{command}:\n{page}");
         }
     }
 

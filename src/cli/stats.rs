@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::args::duration_ms;
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, is_unknown_topic};
 use super::output::{Format, Row, Sheet, print_rows, print_sheet};
 use super::session::Session;
 use super::signals::Stop;
@@ -68,7 +68,13 @@ async fn read(client: &Client, args: &StatsArgs) -> Result<pb::GetStatsResponse,
         Some(topic) if args.timeline => client.stats_with_timeline(topic).await,
         topic => client.stats(topic.as_deref()).await,
     };
-    stats.map_err(|error| Failure::call("read the statistics", &error))
+    stats.map_err(|error| match &args.topic {
+        Some(span) if args.watch.is_some() && duration_ms(span).is_ok() && is_unknown_topic(&error) => {
+            let failure = Failure::new(Exit::Usage, error.message());
+            failure.next(format!("the time between two looks is written with '=': --watch={span}"))
+        }
+        _ => Failure::call("read the statistics", &error),
+    })
 }
 
 fn print(format: Format, stats: pb::GetStatsResponse, args: &StatsArgs) -> Result<(), Failure> {
@@ -100,7 +106,14 @@ fn print(format: Format, stats: pb::GetStatsResponse, args: &StatsArgs) -> Resul
 /// Runs `health`.
 pub(super) async fn health(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let serving = client.is_serving().await.map_err(|error| Failure::call("ask for health", &error))?;
+    let serving = client.is_serving().await.map_err(|error| {
+        let mut failure = Failure::call("ask for health", &error);
+        if failure.exit != Exit::Temporary {
+            // What answers something else is no broker.
+            failure.exit = Exit::Unreachable;
+        }
+        failure
+    })?;
     let status = if serving { "SERVING" } else { "NOT_SERVING" };
     print_sheet(session.format, &HealthView { status })?;
     if serving { Ok(()) } else { Err(Failure::silent(Exit::Temporary)) }
@@ -120,6 +133,7 @@ impl Sheet for HealthView {
 #[derive(Serialize)]
 struct AllView {
     topics: Vec<TopicStatsView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<BrokerView>,
 }
 
@@ -144,6 +158,7 @@ struct TopicStatsView {
     purged: u64,
     quarantined: u64,
     deliveries: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_due_at: Option<String>,
     lateness_count: u64,
     lateness_p50_ms: u64,
@@ -256,7 +271,9 @@ impl Sheet for TopicStatsView {
 struct BrokerView {
     version: String,
     epoch: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<String>,
     clock_offset_ms: i64,
     commits: u64,

@@ -12,6 +12,7 @@ use crate::queue::time::Timestamp;
 pub(super) struct SpanView {
     from: String,
     /// The first instant after it; without one it has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
     count: u64,
 }

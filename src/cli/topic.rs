@@ -21,8 +21,8 @@ pub(super) enum TopicCommand {
     #[command(after_long_help = "\
 Examples:
   duewheel topic create dropped-orders
-  duewheel topic create dropped-orders --schedule 1s,2s,5s,10s,20s,40s,100s --rate 20/s
-  duewheel topic create close-unpaid --schedule 30m --lease 10s --concurrency 50")]
+  duewheel topic create dropped-orders --schedule 1s,2s,5s,4x10s --rate 20/s
+  duewheel topic create close-unpaid --schedule 30m --concurrency 50")]
     Create(Named),
     /// List all topics
     #[command(after_long_help = "Examples:\n  duewheel topic list\n  duewheel topic list -o jsonl")]
@@ -32,7 +32,7 @@ Examples:
     Show(Name),
     /// Change settings; they apply from each message's next transition on
     #[command(after_long_help = "\
-What is not given stays as it is; the defaults are those of a new topic.
+What is not given stays as it is.
 
 Examples:
   duewheel topic update dropped-orders --schedule 1s,5s,30s,5x2m
@@ -203,15 +203,19 @@ pub(super) async fn run(session: &Session, command: TopicCommand) -> Result<(), 
 struct TopicView {
     name: String,
     paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
     schedule: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
     error_schedule: String,
     max_deliveries: u32,
     lease: String,
     min_redelivery_gap: String,
     max_returns: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     concurrency: Option<u32>,
     jitter_percent: u32,
     dedup_window: String,

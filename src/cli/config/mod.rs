@@ -187,6 +187,11 @@ impl Config {
         (self.file, self.topics) = (new.file, new.topics);
     }
 
+    /// Where the value of a setting comes from.
+    pub(super) fn source(&self, key: &str) -> String {
+        self.sources[place_of(key)].to_string()
+    }
+
     /// True if a file was read.
     pub(super) fn has_file(&self) -> bool {
         self.file.is_some()
@@ -195,8 +200,7 @@ impl Config {
     fn set(&mut self, setting: &'static Setting, text: &str, source: Source, findings: &mut Findings) {
         match (setting.set)(self, text) {
             Ok(()) => {
-                let at = SETTINGS.iter().position(|known| known.key == setting.key);
-                self.sources[at.expect("a setting is in the table")] = source;
+                self.sources[place_of(setting.key)] = source;
             }
             Err(problem) => match &source {
                 Source::File(place) => findings.at(place, format!("{}: {problem}", setting.key)),
@@ -218,6 +222,11 @@ impl Config {
         }
         self.server.topics = self.topics.iter().map(DeclaredTopic::declaration).collect();
     }
+}
+
+/// The place of a setting in the table.
+fn place_of(key: &str) -> usize {
+    SETTINGS.iter().position(|setting| setting.key == key).expect("a setting is in the table")
 }
 
 impl Default for Config {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing_subscriber::filter::EnvFilter;
 
 use super::LogFormat;
-use crate::cli::args::{bytes, duration_ms};
+use crate::cli::args::{SIZE_UNITS, bytes, duration_ms};
 use crate::queue::schedule::format_duration;
 use crate::server::StepPolicy;
 
@@ -44,8 +44,8 @@ pub(super) fn size_within(text: &str, min: u64, max: u64) -> Result<u64, String>
 
 /// Bytes as people write them, in the largest unit that leaves no rest.
 pub(super) fn bytes_text(bytes: u64) -> String {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let whole = units.into_iter().find(|&(_, scale)| bytes > 0 && bytes.is_multiple_of(scale));
+    let mut units = SIZE_UNITS.into_iter().map(|(unit, scale)| (unit, scale as u64));
+    let whole = units.find(|&(_, scale)| bytes > 0 && bytes.is_multiple_of(scale));
     whole.map_or_else(|| bytes.to_string(), |(unit, scale)| format!("{}{unit}", bytes / scale))
 }
 
