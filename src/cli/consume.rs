@@ -42,7 +42,7 @@ Ctrl-C finishes the messages at hand and ends with exit code 0; a second one sto
 Examples:
   duewheel consume dropped-orders
   duewheel consume dropped-orders --max 1 -o json
-  duewheel consume dropped-orders --exec './query.sh \"$DUEWHEEL_KEY\"' --window 8")]
+  duewheel consume dropped-orders --exec './query.sh \"$DUEWHEEL_KEY\"'")]
 pub(super) struct ConsumeArgs {
     /// Topic to consume
     topic: String,

@@ -15,7 +15,7 @@ use super::output::print_text;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  duewheel completions bash > ~/.local/share/bash-completion/completions/duewheel
+  duewheel completions bash > ~/.bash_completion.d/duewheel
   duewheel completions zsh > \"${fpath[1]}/_duewheel\"
   duewheel completions fish > ~/.config/fish/completions/duewheel.fish")]
 pub(super) struct CompletionsArgs {

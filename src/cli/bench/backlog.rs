@@ -28,7 +28,7 @@ holds is counted. The broker that the command started goes on running.
 Examples:
   duewheel bench w4 --n 1000000 --data-dir ./duewheel-data
   duewheel bench w4 --n 1000000 --keyed --load-only
-  duewheel bench w4 --data-dir data --start-cmd 'duewheel serve --data-dir data'")]
+  duewheel bench w4 --data-dir d --start-cmd 'duewheel serve --data-dir d'")]
 pub(super) struct W4Args {
     /// Messages
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]

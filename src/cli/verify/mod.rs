@@ -63,7 +63,7 @@ all at once.
 Examples:
   duewheel verify --duration 1m
   duewheel verify --duration 10m --producers 8 --json > verdict.json
-  duewheel verify --duration 5m --rounds 100 --kill-cmd 'kill -9 $(cat data/LOCK)' \\
+  duewheel verify --rounds 100 --kill-cmd 'kill -9 $(cat data/LOCK)' \\
       --start-cmd 'duewheel serve --data-dir data'")]
 pub(super) struct VerifyArgs {
     /// How long to put load on the broker
