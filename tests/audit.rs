@@ -93,7 +93,7 @@ fn jobs_over_dead_letters_are_in_the_log_with_their_counts_and_without_what_is_i
 }
 
 #[test]
-fn a_backup_is_in_the_log_with_its_size_whether_it_ends_well_or_not() {
+fn a_backup_is_in_the_log_when_it_begins_and_with_its_size_when_it_ends() {
     let broker = Broker::start();
     broker.ok(&["topic", "create", "orders"]);
     broker.ok(&["produce", "orders", "x", "--delay", "1h"]);

@@ -112,7 +112,9 @@ mod tests {
             (&[(term, 1_000), (int, 1_001)], 2),
         ] {
             let mut requests = Requests::default();
-            signals.iter().for_each(|&(kind, ms)| requests.note(kind, Duration::from_millis(ms)));
+            for &(kind, ms) in signals {
+                requests.note(kind, Duration::from_millis(ms));
+            }
             assert_eq!(requests.count, want, "{signals:?}");
         }
     }
