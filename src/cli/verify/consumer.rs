@@ -172,6 +172,9 @@ impl Stream<'_> {
             0
         } else if is_hopeless(number) {
             60
+        } else if self.keeping.is_empty() {
+            // Not left to chance: a slow broker may deliver little.
+            95
         } else {
             self.random.below(100)
         };
