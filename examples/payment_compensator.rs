@@ -12,6 +12,9 @@
 //! cargo run --release --example payment_compensator -- --time-scale 60
 //! ```
 //!
+//! An hour of tiers, sixty times faster: this takes a little over a minute. The payments are part of the program, so it
+//! runs from any directory; `--payments` plays another file.
+//!
 //! The broker may be killed and started again in the middle. The example then repeats what was not answered, opens
 //! its stream again, and must still come to the same end: its exit code is 0 only if every payment is accounted
 //! for, by the broker, by the orders table and by the channel.
@@ -33,6 +36,7 @@ mod payment;
 #[path = "payment_compensator/report.rs"]
 mod report;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -41,7 +45,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use duewheel::client::{Client, DEFAULT_ENDPOINT, Error, Options, Window, tiers};
-use duewheel::clock::wall_now;
+use duewheel::clock::{Stopwatch, wall_now};
 use duewheel::pb::TopicSettings;
 use duewheel::queue::schedule::RetrySchedule;
 use tokio::task::JoinSet;
@@ -52,6 +56,10 @@ use self::intake::{Answers, until_answered};
 use self::orders::Orders;
 use self::payment::Payment;
 
+/// The payments that are played unless others are given.
+const PAYMENTS: &str = include_str!("data/payments.jsonl");
+/// Between two lines of progress.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// The topic of the compensations.
 const TOPIC: &str = "dropped-orders";
 /// The delay tiers, an hour in all.
@@ -67,9 +75,9 @@ struct Args {
     /// URL of the broker
     #[arg(long, value_name = "URL", env = "DUEWHEEL_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
     endpoint: String,
-    /// Payments to play
-    #[arg(long, value_name = "FILE", default_value = "examples/data/payments.jsonl")]
-    payments: PathBuf,
+    /// Payments to play, one JSON object per line [default: the 2,400 of examples/data/payments.jsonl, built in]
+    #[arg(long, value_name = "FILE")]
+    payments: Option<PathBuf>,
     /// Play only this many of them, spread evenly over the file
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -103,7 +111,10 @@ async fn main() -> anyhow::Result<ExitCode> {
     if !(args.time_scale > 0.0 && args.time_scale.is_finite()) {
         bail!("--time-scale must be above 0");
     }
-    let payments = payment::read(&args.payments, args.limit)?;
+    let payments = match &args.payments {
+        Some(path) => payment::read(path, args.limit)?,
+        None => payment::parse("the built-in payments", PAYMENTS, args.limit)?,
+    };
     let client = Client::connect(Options::new(&args.endpoint))
         .await
         .with_context(|| format!("no broker answers at {}; start one with: duewheel serve", args.endpoint))?;
@@ -124,7 +135,15 @@ async fn main() -> anyhow::Result<ExitCode> {
         answers: Answers::default(),
         tally: Mutex::new(Tally::new()),
     });
-    eprintln!("playing {} payments against {}, {} times faster than life", payments.len(), args.endpoint, shop.scale);
+    let last = payments.iter().map(|payment| payment.at.scaled(shop.scale)).max().unwrap_or_default();
+    let longest = last + Duration::from_millis(shop.schedule.tiers().iter().sum());
+    eprintln!(
+        "playing {} payments against {}, {} times faster than life; the last ends after about {} s",
+        payments.len(),
+        args.endpoint,
+        shop.scale,
+        longest.as_secs().max(1)
+    );
     let conservation = play(&shop, &payments).await?;
     let holds = report::print(&shop, payments.len(), &conservation);
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -148,6 +167,7 @@ async fn play(shop: &Arc<Shop>, payments: &[Payment]) -> anyhow::Result<check::C
     };
     let conservation = tokio::select! {
         conservation = all => conservation,
+        never = tell_progress(shop, payments.len()) => match never {},
         ended = compensator => {
             ended.context("the compensator broke")??;
             bail!("the compensator has ended");
@@ -155,6 +175,16 @@ async fn play(shop: &Arc<Shop>, payments: &[Payment]) -> anyhow::Result<check::C
     };
     compensating.abort();
     conservation
+}
+
+/// Tells how far the run is, now and then, for ever.
+async fn tell_progress(shop: &Shop, payments: usize) -> Infallible {
+    let watch = Stopwatch::start();
+    loop {
+        tokio::time::sleep(TELL_EVERY).await;
+        let (opened, settled) = shop.orders.progress();
+        eprintln!("{} s: {opened} of {payments} paid for, {settled} settled", watch.elapsed().as_secs());
+    }
 }
 
 /// Waits until nothing of the topic is scheduled, ready or leased.

@@ -13,7 +13,11 @@ use support::{Broker, KillHolder, Ran, arg, program, send_signal, until};
 fn bench(broker: &Broker, args: &[&str]) -> Value {
     let data_dir = broker.data_dir.path().join("data");
     let args = [&["bench"], args, &["--json", "--data-dir", arg(&data_dir)]].concat();
-    let text = broker.ok(&args);
+    // The log of the brokers that are started goes there.
+    let output = broker.command(&args).env("TMPDIR", broker.data_dir.path()).output().expect("the program runs");
+    let ran = Ran::of(output, &args);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let text = ran.stdout;
     assert_eq!(text.lines().count(), 1, "{text}");
     let report: Value = serde_json::from_str(&text).expect("a line of JSON");
     assert_eq!(report["workload"], args[1]);
@@ -43,6 +47,13 @@ fn end_successor(data_dir: &Path) -> Pid {
     pid
 }
 
+/// The topics that there are.
+fn topics(broker: &Broker) -> Vec<String> {
+    let listed = broker.json(&["topic", "list"]);
+    let name = |topic: &Value| topic["name"].as_str().expect("a name").to_owned();
+    listed.as_array().expect("a list").iter().map(name).collect()
+}
+
 fn number(report: &Value, name: &str) -> u64 {
     report[name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"))
 }
@@ -58,6 +69,7 @@ fn w1_confirms_what_it_sends_over_streams_and_by_calls() {
         }
         assert!(report["confirm"]["p99_ms"].is_number() && report["msg_s"].is_number(), "{report}");
     }
+    assert_eq!(topics(&broker), [""; 0], "each run has deleted its topic");
 }
 
 #[test]
@@ -80,7 +92,7 @@ fn w2_and_lateness_receive_every_message_once_and_none_early() {
 fn w3_nacks_each_message_once_and_w5_acks_each_at_once() {
     let broker = Broker::start();
     for (workload, deliveries_each) in [("w3", 2), ("w5", 1)] {
-        let report = bench(&broker, &[workload, "--n", "1500", "--conns", "2", "--batch", "200"]);
+        let report = bench(&broker, &[workload, "--n", "1500", "--conns", "2", "--batch", "200", "--keep"]);
         for (name, want) in [("sent", 1_500), ("acked", 1_500), ("early", 0), ("duplicates", 0), ("refused", 0)] {
             assert_eq!(number(&report, name), want, "{name}: {report}");
         }
@@ -102,6 +114,7 @@ fn w4_kills_the_broker_and_finds_everything_after_its_restart() {
     let keyed = bench(&broker, &["w4", "--n", "2000", "--keyed", "--load-only"]);
     assert_eq!((number(&keyed, "sent"), number(&keyed, "pending")), (2_000, 2_000));
     assert!(keyed.get("mem_mb").is_none(), "{keyed}");
+    assert_eq!(topics(&broker).len(), 1, "what was only loaded stays");
 
     let start = start_command(&broker);
     let _successor = KillHolder(data_dir.clone());
@@ -142,7 +155,7 @@ fn w6_and_steady_end_what_they_produce() {
 fn churn_keeps_its_number_alive_and_ends_all_but_the_one_that_stays() {
     let broker = Broker::start();
     let churn = ["churn", "--n", "300", "--span", "200ms", "--nacks", "2", "--secs", "2", "--samples", "2"];
-    let report = bench(&broker, &[&churn[..], &["--conns", "1", "--batch", "50"]].concat());
+    let report = bench(&broker, &[&churn[..], &["--conns", "1", "--batch", "50", "--keep"]].concat());
     assert_eq!(number(&report, "sent"), number(&report, "acked"), "{report}");
     assert!(number(&report, "sent") > 300, "{report}");
     for (name, want) in [("early", 0), ("refused", 0), ("pending", 1)] {
@@ -196,6 +209,7 @@ fn ctrl_c_ends_a_run_with_what_was_measured_so_far() {
     assert_eq!(report["interrupted"], true);
     assert!(number(&report, "sent") > 0);
     assert_eq!(number(&report, "sent"), number(&report, "pending"), "{report}");
+    assert_eq!(topics(&broker), [""; 0], "the topic is deleted also then");
 
     let nobody = support::duewheel().args(["bench", "w1", "--endpoint", "http://127.0.0.1:1"]).output();
     assert_eq!(Ran::of(nobody.expect("the program runs"), &[]).code, 69);

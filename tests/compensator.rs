@@ -19,7 +19,8 @@ fn payments_are_conserved_although_the_broker_is_killed_twice() {
     command
         .args(["--endpoint", &broker.endpoint(), "--time-scale", "500"])
         .args(["--limit", &PAYMENTS.to_string()])
-        .args(["--payments", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/payments.jsonl")])
+        // Far from the checkout, with the payments that are built in.
+        .current_dir(broker.data_dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().expect("the example runs");

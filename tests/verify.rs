@@ -45,6 +45,7 @@ const EXPECTED: &[Expected] = &[
     // It may end in another way than by an ack.
     expected(Sabotage::DropAck, "resurrected", &["not_conserved"]),
     expected(Sabotage::DropNackAsDead, "resurrected", &[]),
+    expected(Sabotage::DropExtend, "lease_cut", &[]),
     expected(Sabotage::DropCancel, "resurrected", &["not_conserved"]),
     expected(Sabotage::DropReschedule, "stuck", &[]),
     expected(Sabotage::RepeatDelivery, "not_flagged", &["too_many_duplicates"]),
@@ -119,9 +120,12 @@ async fn through_the_honest_proxy_every_promise_is_kept() {
     assert_eq!(kinds(&verdict), BTreeSet::new(), "{verdict:#}");
     assert_eq!((code, &verdict["verdict"]), (0, &"kept".into()), "{verdict:#}");
     // The load goes everywhere: what never happened has proved nothing.
-    for operation in ["produce", "ack", "nack", "cancel", "reschedule"] {
+    for operation in ["produce", "ack", "nack", "extend", "cancel", "reschedule"] {
         assert!(verdict["operations"][operation]["ok"].as_u64().expect("a count") > 0, "{operation}: {verdict:#}");
     }
+    assert!(verdict["extended_leases_kept"].as_u64().expect("a count") > 0, "{verdict:#}");
+    // By chance there may be none.
+    assert_eq!(verdict["operations"]["late_extend"]["ok"].as_u64().unwrap_or(0), 0, "{verdict:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,6 +152,7 @@ finds! {
     nacked_messages_that_come_before_their_tier_are_found: ShortenNack,
     an_ack_that_was_answered_and_not_done_is_found: DropAck,
     a_message_that_was_said_to_be_dead_and_comes_again_is_found: DropNackAsDead,
+    an_extend_that_was_answered_and_not_done_is_found: DropExtend,
     a_cancel_that_was_answered_and_not_done_is_found: DropCancel,
     messages_that_never_become_due_are_found: DropReschedule,
     a_delivery_that_comes_twice_without_the_flag_is_found: RepeatDelivery,
@@ -175,7 +180,17 @@ async fn verify_over_kills(kill: &str, rounds: &str) -> (i32, Value) {
     );
     let args = ["--duration", "3s", "--drain-timeout", "5s", "--rounds", rounds, "--kill-cmd", &kill];
     let args = [args.as_slice(), &["--start-cmd", &start]].concat();
-    verify(broker.command(&[]), &args, seed).await
+    let mut command = broker.command(&[]);
+    // The log of the brokers that are started goes there.
+    let logs = tempfile::tempdir().expect("a temporary directory");
+    command.env("TMPDIR", logs.path());
+    let verdict = verify(command, &args, seed).await;
+    let log = std::fs::read_dir(logs.path()).expect("it can be listed").next().expect("a log").expect("a file");
+    let log = std::fs::read_to_string(log.path()).expect("the log is text");
+    let starts = log.lines().filter(|line| line.contains("listening")).count();
+    // A start that comes too early is tried again.
+    assert!(starts >= rounds.parse().expect("a number"), "{log}");
+    verdict
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,10 +263,27 @@ fn a_start_command_that_fails_is_told_with_what_was_seen_until_then() {
     let data = broker.data_dir.path().join("data");
     let kill = format!("kill -9 $(cat '{}')", data.join("LOCK").display());
     let args = ["verify", "--duration", "1s", "--rounds", "1", "--kill-cmd", &kill, "--start-cmd", "exit 3"];
-    let ran = broker.run(&args);
+    let mut command = broker.command(&args);
+    let output = command.env("TMPDIR", broker.data_dir.path()).output().expect("the program runs");
+    let ran = Ran::of(output, &args);
     assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("is left; delete it with: duewheel topic delete verify-"), "{ran:?}");
+    assert!(!ran.stderr.contains("goes on running"), "none was started: {ran:?}");
     assert!(ran.stdout.contains("the run was not finished"), "{ran:?}");
     assert!(ran.stderr.contains("starts the broker ended: exit status: 3"), "{ran:?}");
+}
+
+#[test]
+fn a_run_that_cannot_be_finished_leaves_no_topic() {
+    let broker = Broker::start();
+    let kill = "cat nowhere/LOCK";
+    let args = ["verify", "--duration", "1s", "--rounds", "1", "--kill-cmd", kill, "--start-cmd", "true"];
+    let mut command = broker.command(&args);
+    let output = command.env("TMPDIR", broker.data_dir.path()).output().expect("the program runs");
+    let ran = Ran::of(output, &args);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("the command that kills the broker ended"), "{ran:?}");
+    assert_eq!(broker.json(&["topic", "list"]), serde_json::json!([]), "{ran:?}");
 }
 
 #[test]

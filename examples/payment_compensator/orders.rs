@@ -37,6 +37,12 @@ impl Orders {
         }
     }
 
+    /// Orders so far, and those of them that are settled.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let orders = self.0.lock().expect("no holder panics");
+        (orders.len(), orders.values().filter(|state| matches!(state, OrderState::Settled(_))).count())
+    }
+
     /// The state of an order, if there is such an order.
     pub(crate) fn state(&self, order: &str) -> Option<OrderState> {
         self.0.lock().expect("no holder panics").get(order).copied()

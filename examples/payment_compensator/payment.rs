@@ -90,12 +90,17 @@ impl From<Span> for String {
 #[allow(dead_code, reason = "the generator of the data file has no use for it")]
 pub(crate) fn read(path: &Path, limit: Option<usize>) -> anyhow::Result<Vec<Payment>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&path.display().to_string(), &text, limit)
+}
+
+/// Reads the text of a data file, which complaints call `name`.
+#[allow(dead_code, reason = "the generator of the data file has no use for it")]
+pub(crate) fn parse(name: &str, text: &str, limit: Option<usize>) -> anyhow::Result<Vec<Payment>> {
     let mut payments = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let payment: Payment =
-            serde_json::from_str(line).with_context(|| format!("{}:{}", path.display(), index + 1))?;
+        let payment: Payment = serde_json::from_str(line).with_context(|| format!("{name}:{}", index + 1))?;
         if payment.result.is_some() != payment.settles_after.is_some() {
-            bail!("{}:{}: a result needs a time, and a time a result", path.display(), index + 1);
+            bail!("{name}:{}: a result needs a time, and a time a result", index + 1);
         }
         payments.push(payment);
     }

@@ -1,10 +1,12 @@
 //! A broker that is killed and started by shell commands of the user.
 
+use std::fs::File;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, say};
 use super::signals::Stop;
 use crate::client::{Client, Error, Options};
 use crate::clock::Stopwatch;
@@ -33,13 +35,46 @@ pub(super) async fn kill(command: &str) -> Result<(), Failure> {
     }
 }
 
+/// What started brokers write to stderr. It is a file, because the last one outlives this program.
+pub(super) struct BrokerLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl BrokerLog {
+    /// An empty file in the temporary directory, named after the run.
+    pub(super) fn create(run: &str) -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("duewheel-{run}.log"));
+        let file = File::options().append(true).create_new(true).open(&path);
+        let failed =
+            |error| Failure::new(Exit::Failed, format!("cannot write the broker's log {}: {error}", path.display()));
+        Ok(Self { file: file.map_err(failed)?, path })
+    }
+
+    fn stderr(&self) -> Stdio {
+        // Without a second handle the broker runs all the same.
+        self.file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
+    }
+
+    /// Says where it is, if anything was written, and whether the broker that was started last goes on running.
+    pub(super) fn tell(&self, goes_on: bool) {
+        if self.file.metadata().is_ok_and(|file| file.len() == 0) {
+            // Nothing was started, or its command has sent the log elsewhere.
+            let _left = std::fs::remove_file(&self.path);
+            return;
+        }
+        let what = if goes_on { "the broker that was started last goes on running; its" } else { "the broker's" };
+        say(&format!("{what} log is {}", self.path.display()));
+    }
+}
+
 /// Starts a shell command in a process group of its own, so that Ctrl-C ends the run and not the broker.
-pub(super) fn start(command: &str) -> Result<Child, Failure> {
+pub(super) fn start(command: &str, log: &BrokerLog) -> Result<Child, Failure> {
     let spawned = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log.stderr())
         .process_group(0)
         .spawn();
     let failed = |error| Failure::new(Exit::Failed, format!("cannot run '{command}': {error}"));
@@ -65,7 +100,7 @@ pub(super) async fn serves(
             && !status.success()
         {
             let text = format!("the command that starts the broker ended: {status}");
-            return Err(Failure::new(Exit::Failed, text).next("run it by hand to see what it says"));
+            return Err(Failure::new(Exit::Failed, text).next("see its log, or run it by hand"));
         }
         match tried {
             Ok(client) => return Ok(client),

@@ -177,6 +177,10 @@ fn next_step(error: &Error) -> Option<String> {
         Some("TOPIC_NOT_EMPTY") => {
             Some("see what is in it with duewheel stats; --purge deletes it with all its messages")
         }
+        Some("TOO_MANY_TOPICS") => Some(
+            "delete a topic that is not used (duewheel topic list), or raise max_topics of the broker; a topic is for \
+             a kind of job, not for an order",
+        ),
         Some("TOPIC_EXISTS") => Some("change it with duewheel topic update"),
         Some("KEY_IN_USE" | "KEY_IN_FLIGHT") => {
             Some("see the holder with duewheel message show --key, or choose another --key-policy")

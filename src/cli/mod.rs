@@ -40,6 +40,7 @@ mod progress;
 mod random;
 mod reload;
 mod restore;
+mod scratch_topic;
 mod serve;
 mod session;
 mod shell;

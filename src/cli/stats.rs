@@ -203,6 +203,11 @@ impl TopicStatsView {
         if self.lateness_count == 0 { "-".to_owned() } else { format_duration(ms) }
     }
 
+    /// Open streams, and fetches that wait.
+    fn all_consumers(&self) -> u32 {
+        self.consumers.saturating_add(self.waiting_fetches)
+    }
+
     fn oldest(&self) -> String {
         self.oldest_ready_due_at.clone().unwrap_or_else(|| "-".to_owned())
     }
@@ -236,7 +241,7 @@ impl Row for TopicStatsView {
             self.lateness(self.lateness_p50_ms),
             self.lateness(self.lateness_p99_ms),
             self.oldest(),
-            self.consumers.to_string(),
+            self.all_consumers().to_string(),
         ]
     }
 }
@@ -261,8 +266,8 @@ impl Sheet for TopicStatsView {
             ("lateness p50", self.lateness(self.lateness_p50_ms)),
             ("lateness p99", self.lateness(self.lateness_p99_ms)),
             ("lateness max", self.lateness(self.lateness_max_ms)),
-            ("consumers", self.consumers.to_string()),
-            ("waiting fetches", self.waiting_fetches.to_string()),
+            ("consumers", self.all_consumers().to_string()),
+            ("of these fetches", self.waiting_fetches.to_string()),
         ]
     }
 }
@@ -318,5 +323,18 @@ impl Sheet for BrokerView {
             ("disk reserve bytes", self.disk_reserve_bytes.to_string()),
             ("produce", if self.produce_refused { "refused: the disk is nearly full" } else { "accepted" }.to_owned()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fetch_that_waits_is_a_consumer() {
+        let stats = pb::TopicStats { consumers: 1, waiting_fetches: 2, ..pb::TopicStats::default() };
+        let view = TopicStatsView::new(stats);
+        assert_eq!(view.cells().last().map(String::as_str), Some("3"));
+        assert!(view.lines().contains(&("consumers", "3".to_owned())));
     }
 }

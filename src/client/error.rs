@@ -96,9 +96,13 @@ impl Error {
         self.0.unreachable
     }
 
-    /// The same call may succeed later without any change: the broker is away, starting, draining or full.
+    /// The same call may succeed later without any change: the broker is away, starting, draining or full. Not so if
+    /// it has as many topics as it may: they do not go away by themselves.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
+        if self.reason() == Some("TOO_MANY_TOPICS") {
+            return false;
+        }
         self.0.unreachable
             || self.0.broken
             || self.0.retry_after.is_some()
@@ -283,6 +287,16 @@ mod tests {
         assert_eq!(error.outcome(), Outcome::NotDone);
         assert_eq!(error.retry_after(), Some(Duration::from_secs(2)));
         assert_eq!(error.to_string(), "the key is taken (KEY_IN_USE, not done)");
+    }
+
+    #[test]
+    fn a_full_broker_is_temporary_unless_it_is_full_of_topics() {
+        let refused = |reason: &str| {
+            let details = ErrorDetails::with_error_info(reason, "duewheel", HashMap::new());
+            Error::from(Status::with_error_details(Code::ResourceExhausted, "full", details))
+        };
+        assert!(refused("DISK_RESERVE").is_temporary());
+        assert!(!refused("TOO_MANY_TOPICS").is_temporary());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::reserve;
 use super::sight::{Sight, StatsSeen, unreadable};
 use super::signals::{Signals, Status};
 use super::start::EngineSettings;
-use super::stats::{BrokerView, Stats, StatsOf};
+use super::stats::{Audience, BrokerView, Stats, StatsOf};
 use super::throttle::{Throttle, is_produce};
 use crate::clock::{AdoptError, Adoption, Clock};
 use crate::queue::change::TopicRecord;
@@ -130,8 +130,8 @@ pub struct Window {
 pub struct Seen {
     /// The message.
     pub view: MessageView,
-    /// Streams with a window and fetches on its topic.
-    pub consumers: usize,
+    /// Who takes messages of its topic.
+    pub audience: Audience,
     /// When it was seen.
     pub now: Timestamp,
 }

@@ -3,6 +3,7 @@
 use super::handle::{EngineError, EngineHandle, MAX_LOOKS, OVERTAKEN_WAIT};
 use super::pages::Reads;
 use super::sight::{Sight, unreadable};
+use super::stats::Audience;
 use crate::queue::command::FindRejection;
 use crate::queue::far::{Load, Loaded};
 use crate::queue::list::{ListQuery, Listed};
@@ -28,8 +29,8 @@ struct Read {
 pub struct ListedPart {
     /// The part.
     pub listed: Listed,
-    /// Streams with a window and fetches on the topic.
-    pub consumers: usize,
+    /// Who takes messages of the topic.
+    pub audience: Audience,
     /// When it was seen.
     pub now: Timestamp,
 }
@@ -79,9 +80,7 @@ fn list(sight: &Sight<'_>, query: &ListQuery, read: Option<&Read>) -> Result<See
 
 fn whole(sight: &Sight<'_>, query: &ListQuery, on_disk: Option<&Loaded>) -> Result<Seen, FindRejection> {
     let listed = sight.queue.list(sight.now, query, on_disk)?;
-    let topic = sight.queue.topic(&query.topic).map(|record| record.id);
-    let (streams, fetches) = topic.map_or((0, 0), |topic| sight.service.interested(topic));
-    Ok(Seen::Whole(ListedPart { listed, consumers: streams + fetches, now: sight.now }))
+    Ok(Seen::Whole(ListedPart { listed, audience: sight.audience(&query.topic), now: sight.now }))
 }
 
 fn read_part(pages: &mut dyn Reads, topic: TopicId, from: (Timestamp, u64), max: usize) -> Result<Read, ReadError> {

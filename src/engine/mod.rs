@@ -75,7 +75,7 @@ pub use self::reclaim::Reclaiming;
 pub use self::reserve::DiskView;
 pub use self::signals::Status;
 pub use self::start::{EngineSettings, Parts, StartError, start};
-pub use self::stats::{BrokerStats, BrokerView, LatenessSummary, Stats, TopicStats};
+pub use self::stats::{Audience, BrokerStats, BrokerView, LatenessSummary, Stats, TopicStats};
 pub use self::stepped::{Stepped, Thread, stepped};
 pub use crate::store::{BACKUP_VERSION, BackupCounts, BackupError, BackupHeader};
 

@@ -10,7 +10,7 @@ use super::pages::Reads;
 use super::reclaim::Reclaiming;
 use super::service::Service;
 use super::signals::Signals;
-use super::stats::{BrokerStats, Stats, StatsOf, Tally, TopicStats};
+use super::stats::{Audience, BrokerStats, Stats, StatsOf, Tally, TopicStats};
 use crate::clock::Clock;
 use crate::queue::Queue;
 use crate::queue::change::TopicRecord;
@@ -47,9 +47,14 @@ impl Sight<'_> {
         let found = missing.map(|missing| self.pages.borrow_mut().find(&missing)).transpose();
         let found = found.map_err(|error| unreadable(&error))?.flatten();
         let view = self.queue.look_up(self.now, topic, target, found.as_ref())?;
-        let id = self.queue.topic(topic).map(|record| record.id);
-        let (streams, fetches) = id.map_or((0, 0), |id| self.service.interested(id));
-        Ok(view.map(|view| Seen { view, consumers: streams + fetches, now: self.now }))
+        Ok(view.map(|view| Seen { view, audience: self.audience(topic), now: self.now }))
+    }
+
+    /// Who takes messages of a topic.
+    pub(super) fn audience(&self, topic: &TopicName) -> Audience {
+        let Some(counts) = self.queue.counts(self.now, topic) else { return Audience::default() };
+        let (streams, fetches) = self.service.interested(counts.topic.id);
+        Audience { waiting: streams + fetches, leased: counts.leased }
     }
 
     /// Counts and lateness of one topic or of several; or what is to be counted in the pages first.

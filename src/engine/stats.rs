@@ -50,6 +50,15 @@ pub struct TopicStats {
     pub waiting_fetches: usize,
 }
 
+/// Who takes messages of a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audience {
+    /// Streams with a window on it, and fetches that wait.
+    pub waiting: usize,
+    /// Messages of it that are being worked on. Those of a fetch are held without a stream.
+    pub leased: u64,
+}
+
 /// Delivered at minus due at, milliseconds, to within 1 percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatenessSummary {

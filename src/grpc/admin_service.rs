@@ -1,16 +1,17 @@
 //! `duewheel.v1.AdminService`.
 
+use std::sync::Arc;
+
 use tokio::sync::Mutex;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::broker::Broker;
-use super::dead_job::Job;
+use super::dead_job::{Doing, Job};
 use super::errors::Fault;
-use super::queue_service::apply;
 use super::{
-    backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, stats, time,
-    to_wire, topic_settings,
+    audit, backup, broker_info, dead_export, dead_job, dead_letters, delete_topic, from_wire, list, page_token, stats,
+    time, to_wire, topic_settings,
 };
 use crate::engine::EngineHandle;
 use crate::pb;
@@ -28,20 +29,20 @@ pub struct Admin {
     broker: Broker,
     /// Held from reading a topic's settings until they are replaced, so that of two updates of different
     /// fields neither undoes the other.
-    updates: Mutex<()>,
+    updates: Arc<Mutex<()>>,
 }
 
 impl Admin {
     /// The service on `broker`.
     #[must_use]
     pub fn new(broker: Broker) -> Self {
-        Self { broker, updates: Mutex::new(()) }
+        Self { broker, updates: Arc::default() }
     }
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<Option<pb::Topic>, Fault> {
         let engine = self.broker.engine()?;
         let name = from_wire::topic("name", name)?;
-        put_topic(engine, Command::SetPaused { name, paused }).await
+        put_topic(engine, Command::SetPaused { name, paused }, audit::paused).await
     }
 }
 
@@ -54,7 +55,7 @@ impl AdminService for Admin {
         let (engine, request) = (self.broker.engine()?, request.into_inner());
         let name = from_wire::topic("name", &request.name)?;
         let settings = topic_settings::created(request.settings.as_ref())?;
-        let topic = put_topic(engine, Command::CreateTopic { name, settings }).await?;
+        let topic = put_topic(engine, Command::CreateTopic { name, settings }, audit::created).await?;
         Ok(Response::new(pb::CreateTopicResponse { topic }))
     }
 
@@ -70,11 +71,15 @@ impl AdminService for Admin {
     ) -> Result<Response<pb::UpdateTopicResponse>, Status> {
         let (engine, request) = (self.broker.engine()?, request.into_inner());
         let name = from_wire::topic("name", &request.name)?;
-        let _updating = self.updates.lock().await;
+        let updating = Arc::clone(&self.updates).lock_owned().await;
         let present = find_topic(engine, &name).await?.settings;
         let mask = request.update_mask.unwrap_or_default();
-        let settings = topic_settings::updated(present, request.settings.as_ref(), &mask)?;
-        let topic = put_topic(engine, Command::UpdateTopic { name, settings }).await?;
+        let settings = topic_settings::updated(present.clone(), request.settings.as_ref(), &mask)?;
+        let tell = move |topic: &TopicRecord| {
+            audit::updated(topic, &present);
+            drop(updating);
+        };
+        let topic = put_topic(engine, Command::UpdateTopic { name, settings }, tell).await?;
         Ok(Response::new(pb::UpdateTopicResponse { topic }))
     }
 
@@ -147,7 +152,7 @@ impl AdminService for Admin {
             selection: dead_letters::selection(&request.ids, request.filter.as_ref(), request.limit)?,
             rate: dead_job::rate(request.rate_per_second, DEFAULT_REDRIVE_RATE)?,
             dry_run: request.dry_run,
-            command: Command::Redrive,
+            doing: Doing::Redrive,
             answer: to_wire::redrive_progress,
             topic,
         };
@@ -168,7 +173,7 @@ impl AdminService for Admin {
             selection: dead_letters::selection(&request.ids, request.filter.as_ref(), request.limit)?,
             rate: dead_job::rate(request.rate_per_second, DEFAULT_PURGE_RATE)?,
             dry_run: request.dry_run,
-            command: Command::Purge,
+            doing: Doing::Purge,
             answer: to_wire::purge_progress,
             topic,
         };
@@ -196,9 +201,15 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::DeleteTopicRequest>,
     ) -> Result<Response<Self::DeleteTopicStream>, Status> {
-        let (engine, request) = (self.broker.engine()?, request.get_ref());
-        let name = from_wire::topic("name", &request.name)?;
-        match apply(engine, Command::DeleteTopic { name, purge: request.purge }).await? {
+        let (engine, purge) = (self.broker.engine()?, request.get_ref().purge);
+        let name = from_wire::topic("name", &request.get_ref().name)?;
+        let topic = name.clone();
+        let tell = move |reply: &Reply| {
+            if let Reply::TopicDeleted(deleted) = reply {
+                audit::deleted(&topic, purge, deleted);
+            }
+        };
+        match audit::apply(engine, Command::DeleteTopic { name, purge }, tell).await? {
             Reply::TopicDeleted(deleted) => Ok(Response::new(delete_topic::tell(engine.clone(), deleted))),
             other => unreachable!("a deletion is not answered by {other:?}"),
         }
@@ -220,10 +231,15 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::AdoptClockRequest>,
     ) -> Result<Response<pb::AdoptClockResponse>, Status> {
-        let engine = self.broker.engine()?;
+        let engine = self.broker.engine()?.clone();
         let expected = request.get_ref().expected_offset;
         let expected = expected.map(|span| time::signed_span_ms("expected_offset", span)).transpose()?;
-        let adoption = engine.adopt_clock(expected).await.map_err(Fault::from)?.map_err(Fault::from)?;
+        let adoption = audit::to_its_end(async move {
+            let adoption = engine.adopt_clock(expected).await??;
+            audit::clock_adopted(&adoption);
+            Ok(adoption)
+        });
+        let adoption = adoption.await?;
         Ok(Response::new(broker_info::adopted(&adoption)))
     }
 
@@ -238,9 +254,19 @@ async fn find_topic(engine: &EngineHandle, name: &TopicName) -> Result<TopicReco
     engine.topic(name.clone()).await?.ok_or_else(|| Fault::topic_not_found(name))
 }
 
-/// Applies a command that is answered by a topic. Of its fields only the settings can be out of range.
-async fn put_topic(engine: &EngineHandle, command: Command) -> Result<Option<pb::Topic>, Fault> {
-    match apply(engine, command).await.map_err(|fault| fault.under("settings"))? {
+/// Applies a command that is answered by a topic, which `tell` tells. Of its fields only the settings can be out of
+/// range.
+async fn put_topic(
+    engine: &EngineHandle,
+    command: Command,
+    tell: impl FnOnce(&TopicRecord) + Send + 'static,
+) -> Result<Option<pb::Topic>, Fault> {
+    let tell = |reply: &Reply| {
+        if let Reply::Topic(topic) = reply {
+            tell(topic);
+        }
+    };
+    match audit::apply(engine, command, tell).await.map_err(|fault| fault.under("settings"))? {
         Reply::Topic(record) => Ok(Some(to_wire::topic(&record))),
         other => unreachable!("a topic command is not answered by {other:?}"),
     }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::audit;
 use super::errors::Fault;
 use super::time::to_wire;
 use crate::engine::Status as EngineStatus;
@@ -31,6 +32,7 @@ type Items = mpsc::Sender<Result<pb::BackupResponse, Status>>;
 /// Begins a backup, and sends it from a thread that ends with it.
 pub(super) async fn serve(engine: &EngineHandle) -> Result<Responses, Fault> {
     let backup = engine.backup().await?;
+    audit::backup_begun(backup.header().topics, backup.header().live);
     let (items, received) = mpsc::channel(WAITING_CHUNKS);
     let sending = Sending { items, runtime: Handle::current(), engine: engine.clone(), fault: None };
     tokio::task::spawn_blocking(move || sending.run(&backup));
@@ -47,26 +49,37 @@ struct Sending {
 
 impl Sending {
     fn run(mut self, backup: &Backup) {
-        if !self.send(Item::Header(header(backup.header()))) {
-            return;
-        }
-        let mut bytes = 0;
-        let written = backup.write(&mut |data| {
-            bytes += data.len() as u64;
-            self.send(Item::Chunk(pb::BackupChunk { data: data.into() }))
-        });
-        let fault = match written {
-            Ok((counts, checksum)) => {
-                self.send(Item::Trailer(trailer(&counts, bytes, checksum)));
-                self.fault
-            }
-            Err(BackupError::Stopped) => self.fault,
-            Err(error) => Some(error.into()),
-        };
+        let (bytes, fault) = self.write(backup);
+        audit::backup_ended(bytes, fault.as_ref().map_or("complete", Fault::reason));
         if let Some(fault) = fault {
             // Whoever reads nothing does not read this either.
             let _unread = self.items.try_send(Err(fault.into()));
         }
+    }
+
+    /// Sends all of it. Gives the bytes of the backup that were sent, and why it is not complete.
+    fn write(&mut self, backup: &Backup) -> (u64, Option<Fault>) {
+        let mut bytes = 0;
+        if !self.send(Item::Header(header(backup.header()))) {
+            return (bytes, Some(self.stopped()));
+        }
+        let written = backup.write(&mut |data| {
+            let length = data.len() as u64;
+            let is_sent = self.send(Item::Chunk(pb::BackupChunk { data: data.into() }));
+            bytes += if is_sent { length } else { 0 };
+            is_sent
+        });
+        let is_sent = match written {
+            Ok((counts, checksum)) => self.send(Item::Trailer(trailer(&counts, bytes, checksum))),
+            Err(BackupError::Stopped) => false,
+            Err(error) => return (bytes, Some(error.into())),
+        };
+        (bytes, (!is_sent).then(|| self.stopped()))
+    }
+
+    /// Why nothing more was sent.
+    fn stopped(&mut self) -> Fault {
+        self.fault.take().unwrap_or_else(|| BackupError::Stopped.into())
     }
 
     /// False if the client is gone or too slow, or the broker is ending.

@@ -12,6 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::audit;
 use super::dead_letters::{MOVING_TRIES, MOVING_WAIT, Selection, look, snapshot};
 use super::errors::Fault;
 use crate::clock::Stopwatch;
@@ -39,9 +40,25 @@ pub(super) struct Job<R> {
     pub(super) rate: u32,
     pub(super) dry_run: bool,
     /// What is done to each.
-    pub(super) command: fn(DeadLetter) -> Command,
+    pub(super) doing: Doing,
     /// Its fates and numbers as the answer of the call.
     pub(super) answer: fn(&Tally, &[Fate]) -> R,
+}
+
+/// What a job does to dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    Redrive,
+    Purge,
+}
+
+impl Doing {
+    fn command(self, letter: DeadLetter) -> Command {
+        match self {
+            Self::Redrive => Command::Redrive(letter),
+            Self::Purge => Command::Purge(letter),
+        }
+    }
 }
 
 /// What became of a dead letter.
@@ -97,6 +114,7 @@ pub(super) fn start<R: Send + 'static>(job: Job<R>) -> ReceiverStream<Result<R, 
             Selection::Ids(ids) => run.ids(&ids).await,
             Selection::Filter(filter, limit) => run.filter(filter, limit).await,
         };
+        run.tell(&ended);
         if let Err(End::Failed(fault)) = ended {
             // The client may be gone before it hears why its job ended.
             let _ = run.answers.send(Err(fault.into())).await;
@@ -137,6 +155,19 @@ struct Run<R> {
 }
 
 impl<R> Run<R> {
+    /// Tells what the job has done, unless it only looked.
+    fn tell(&self, ended: &Result<(), End>) {
+        let Job { topic, selection, doing, dry_run, .. } = &self.job;
+        let end = match ended {
+            Ok(()) => "complete",
+            Err(End::Gone) => "its client is gone",
+            Err(End::Failed(fault)) => fault.reason(),
+        };
+        if !dry_run {
+            audit::dead_letters(*doing, topic, selection, &self.tally, end);
+        }
+    }
+
     async fn ids(&mut self, ids: &[MessageId]) -> Result<(), End> {
         self.tally.matched = ids.len() as u64;
         self.tally.remaining = ids.len() as u64;
@@ -214,7 +245,7 @@ impl<R> Run<R> {
 
     /// Does one step, durably.
     async fn settle(&mut self, letters: Vec<DeadLetter>) -> Result<Vec<Fate>, End> {
-        let commands = letters.iter().cloned().map(self.job.command).collect();
+        let commands = letters.iter().cloned().map(|letter| self.job.doing.command(letter)).collect();
         let mut fates = Vec::with_capacity(letters.len());
         for (result, letter) in self.job.engine.apply_all(commands).await?.into_iter().zip(letters) {
             let fate = match fate(result)? {
@@ -231,7 +262,7 @@ impl<R> Run<R> {
     async fn try_again(&self, letter: DeadLetter) -> Result<Fate, End> {
         for _ in 0..MOVING_TRIES {
             tokio::time::sleep(MOVING_WAIT).await;
-            if let Some(fate) = fate(self.job.engine.apply((self.job.command)(letter.clone())).await?)? {
+            if let Some(fate) = fate(self.job.engine.apply(self.job.doing.command(letter.clone())).await?)? {
                 return Ok(fate);
             }
         }
@@ -246,7 +277,7 @@ impl<R> Run<R> {
         if view.state != StateView::Dead {
             return Ok(Fate::NotDead);
         }
-        let is_redrive = matches!((self.job.command)(letter(topic, &view)), Command::Redrive(_));
+        let is_redrive = self.job.doing == Doing::Redrive;
         if let Some(key) = view.message.content.key.clone().filter(|_| is_redrive) {
             let holder = engine.message(topic.clone(), Target::Key(key)).await??;
             if holder.is_some_and(|holder| matches!(holder.view, MessageView::Live(held) if held.message.id != id)) {

@@ -102,6 +102,11 @@ struct Parts {
 }
 
 impl Fault {
+    /// Its reason, one of [`reason`].
+    pub(super) fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
     fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
         Self(Box::new(Parts {
             code,

@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::errors::Fault;
 use super::{FRAME_BYTES, dead_letters, from_wire, page_token, time, to_wire};
-use crate::engine::{EngineHandle, ListedPart};
+use crate::engine::{Audience, EngineHandle, ListedPart};
 use crate::pb;
 use crate::queue::command::Target;
 use crate::queue::dead::DeadQuery;
@@ -133,7 +133,7 @@ async fn dead(
             return Ok(page.finish(query, last));
         }
         last = Some((died_at(&view), view.message.id.arrival));
-        page.add(view, 0, engine.now());
+        page.add(view, Audience::default(), engine.now());
     }
     let next = match found.next {
         Some(at) => dead_letters::is_more(engine, &query.topic, look, at).await?,
@@ -150,14 +150,14 @@ async fn waiting(
     let Query { topic, state, from, until, size, .. } = query;
     let from = start.unwrap_or((*from, 0)).max((*from, 0));
     let part = ListQuery { topic: topic.clone(), state: *state, from, until: *until, limit: *size };
-    let ListedPart { listed, consumers, now } = engine.list(part).await??;
+    let ListedPart { listed, audience, now } = engine.list(part).await??;
     let mut page = Page::default();
     for view in listed.views {
         if page.is_full() {
             let next = (view.message.progress.due_at, view.message.id.arrival);
             return Ok(page.finish(query, Some(next)));
         }
-        page.add(view, consumers, now);
+        page.add(view, audience, now);
     }
     Ok(page.finish(query, listed.next))
 }
@@ -174,8 +174,8 @@ impl Page {
         self.bytes >= FRAME_BYTES
     }
 
-    fn add(&mut self, view: LiveView, consumers: usize, now: Timestamp) {
-        let info = to_wire::listed(view, consumers, now);
+    fn add(&mut self, view: LiveView, audience: Audience, now: Timestamp) {
+        let info = to_wire::listed(view, audience, now);
         self.bytes += info.encoded_len();
         self.messages.push(info);
     }

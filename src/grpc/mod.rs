@@ -14,6 +14,7 @@
 //! decides nothing about messages (`queue`).
 
 mod admin_service;
+mod audit;
 mod backup;
 mod batch;
 mod broker;

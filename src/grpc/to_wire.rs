@@ -9,7 +9,7 @@ use super::dead_job::{Fate, Tally};
 use super::time::{signed_span_to_wire, span_to_wire, to_wire};
 use super::topic_settings;
 use super::why::why;
-use crate::engine::{BrokerStats, DueSpan, Seen, Stats, TopicStats};
+use crate::engine::{Audience, BrokerStats, DueSpan, Seen, Stats, TopicStats};
 use crate::pb;
 use crate::queue::change::{Finished, Outcome, TopicRecord};
 use crate::queue::command::{CancelReply, Delivery, Ending, Nacked, Produced, Reply, RescheduleReply};
@@ -183,14 +183,14 @@ pub(super) fn seen(topic: &TopicName, seen: &Seen, omit_body: bool) -> pb::Messa
 /// A dead letter.
 pub(super) fn dead_letter(view: LiveView, now: Timestamp, omit_body: bool) -> pb::MessageInfo {
     let mut info = live(&view, omit_body);
-    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), consumers: 0, now });
+    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), audience: Audience::default(), now });
     info
 }
 
 /// A message of a listing, without body and headers.
-pub(super) fn listed(view: LiveView, consumers: usize, now: Timestamp) -> pb::MessageInfo {
+pub(super) fn listed(view: LiveView, audience: Audience, now: Timestamp) -> pb::MessageInfo {
     let mut info = live(&view, true);
-    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), consumers, now });
+    info.why = why(&Seen { view: MessageView::Live(Box::new(view)), audience, now });
     info
 }
 

@@ -1,6 +1,6 @@
 //! One sentence for people: why a message has not been delivered yet, or how it ended.
 
-use crate::engine::Seen;
+use crate::engine::{Audience, Seen};
 use crate::queue::change::Outcome;
 use crate::queue::message::{DeadReason, DeliveryOutcome, Message};
 use crate::queue::schedule::format_duration;
@@ -10,7 +10,7 @@ use crate::queue::view::{Hindrance, LiveView, MessageView, StateView};
 /// Why the message has not been delivered yet, or how it ended.
 pub(super) fn why(seen: &Seen) -> String {
     match &seen.view {
-        MessageView::Live(view) => live(view, seen.consumers, seen.now),
+        MessageView::Live(view) => live(view, seen.audience, seen.now),
         MessageView::Gone(finished) => {
             let ending = match finished.outcome {
                 Outcome::Acked => "It is done: a consumer acknowledged it",
@@ -23,7 +23,7 @@ pub(super) fn why(seen: &Seen) -> String {
     }
 }
 
-fn live(view: &LiveView, consumers: usize, now: Timestamp) -> String {
+fn live(view: &LiveView, audience: Audience, now: Timestamp) -> String {
     let progress = &view.message.progress;
     match &view.state {
         StateView::Scheduled => {
@@ -42,8 +42,13 @@ fn live(view: &LiveView, consumers: usize, now: Timestamp) -> String {
                 )
             }
         },
-        StateView::Ready { hindrance: None, .. } if consumers == 0 => {
-            "It is ready, but no consumer of its topic is connected.".to_owned()
+        StateView::Ready { hindrance: None, .. } if audience.waiting == 0 => {
+            let leased = match audience.leased {
+                0 => String::new(),
+                1 => "; 1 message of the topic is leased".to_owned(),
+                leased => format!("; {leased} messages of the topic are leased"),
+            };
+            format!("It is ready, but no stream is open on its topic and no fetch waits{leased}.")
         }
         StateView::Ready { hindrance: None, ahead } => {
             let ahead = match ahead {
@@ -148,18 +153,27 @@ mod tests {
         let consumer = ConsumerName::parse("pay-1").expect("a name");
         let leased = StateView::Leased { consumer, delivered_at: due_at.minus(6_000), deadline: due_at.plus(20_000) };
         let cases = [
-            (StateView::Scheduled, 1, "It is due in 5s, at 2027-01-15T08:00:00.000Z: it has not been delivered yet."),
-            (ready(Some(Hindrance::Paused), None), 1, "It is ready, but its topic is paused."),
-            (ready(None, Some(0)), 0, "It is ready, but no consumer of its topic is connected."),
+            (
+                StateView::Scheduled,
+                (1, 0),
+                "It is due in 5s, at 2027-01-15T08:00:00.000Z: it has not been delivered yet.",
+            ),
+            (ready(Some(Hindrance::Paused), None), (1, 0), "It is ready, but its topic is paused."),
+            (ready(None, Some(0)), (0, 0), "It is ready, but no stream is open on its topic and no fetch waits."),
+            (
+                ready(None, Some(0)),
+                (0, 1),
+                "It is ready, but no stream is open on its topic and no fetch waits; 1 message of the topic is leased.",
+            ),
             (
                 ready(None, Some(2)),
-                1,
+                (1, 0),
                 "It is ready and waits for a consumer with room in its window; 2 messages are ahead of it.",
             ),
-            (leased, 1, "Consumer 'pay-1' has been working on it for 1s; the lease ends in 25s."),
+            (leased, (1, 1), "Consumer 'pay-1' has been working on it for 1s; the lease ends in 25s."),
         ];
-        for (state, consumers, want) in cases {
-            assert_eq!(live(&view(state), consumers, due_at.minus(5_000)), want);
+        for (state, (waiting, leased), want) in cases {
+            assert_eq!(live(&view(state), Audience { waiting, leased }, due_at.minus(5_000)), want);
         }
     }
 }

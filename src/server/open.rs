@@ -39,7 +39,9 @@ fn failed(error: impl Error + Send + Sync + 'static) -> OpenFailure {
 fn watch_disk(engine: &EngineHandle, settings: &Settings) -> io::Result<()> {
     let directory = settings.data_dir.clone();
     let reserve = reserve(settings.disk_reserve, &directory)?;
-    tracing::info!(reserve, "produce is refused while fewer bytes are free");
+    // If it cannot be read the watch says so.
+    let free_bytes = store::free_bytes(&directory).ok();
+    tracing::info!(reserve_bytes = reserve, free_bytes, "disk reserve");
     engine.watch_disk(reserve, move || store::free_bytes(&directory))
 }
 

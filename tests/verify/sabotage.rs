@@ -27,6 +27,8 @@ pub(crate) enum Sabotage {
     DropAck,
     /// Some nacks are answered as the death of the message and not passed on.
     DropNackAsDead,
+    /// Extends are answered and not passed on.
+    DropExtend,
     /// Some cancels are answered and not passed on.
     DropCancel,
     /// Reschedules of messages that are far away are answered and not passed on.
@@ -120,6 +122,9 @@ impl Saboteur {
             ([], [_], []) if self.strikes(Sabotage::DropNackAsDead, 10) => {
                 let dead = pb::Nacked { dead: true, ..pb::Nacked::default() };
                 return Plan::Answer(settlement_result::Result::Nacked(dead));
+            }
+            ([], [], [_]) if self.strikes(Sabotage::DropExtend, 1) => {
+                return Plan::Answer(settlement_result::Result::Extended(pb::Extended::default()));
             }
             ([], [nack], []) if self.strikes(Sabotage::ShortenNack, 1) => {
                 nack.delay = Some(prost_types::Duration { seconds: 0, nanos: 1_000_000 });

@@ -28,7 +28,8 @@ holds is counted. The broker that the command started goes on running.
 Examples:
   duewheel bench w4 --n 1000000 --data-dir ./duewheel-data
   duewheel bench w4 --n 1000000 --keyed --load-only
-  duewheel bench w4 --data-dir d --start-cmd 'duewheel serve --data-dir d'")]
+  duewheel bench w4 --data-dir ./duewheel-data --json \\
+      --start-cmd 'duewheel serve'")]
 pub(super) struct W4Args {
     /// Messages
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
@@ -42,9 +43,9 @@ pub(super) struct W4Args {
     /// Loading ends after this many seconds, finished or not
     #[arg(long, value_name = "S", default_value_t = 1_800, value_parser = clap::value_parser!(u64).range(1..=36_000))]
     secs: u64,
-    /// Load, and measure nothing else
+    /// Load, measure nothing else, and leave the topic with all messages
     #[arg(long)]
-    load_only: bool,
+    pub(super) load_only: bool,
     /// Measure the CPU time of the idle broker for this many seconds
     #[arg(long, value_name = "S", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     idle_secs: u64,

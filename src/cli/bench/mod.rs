@@ -2,8 +2,8 @@
 //!
 //! Load generator and broker are two processes that share a machine, so every figure includes the cost of both.
 //! Nothing is subtracted and nothing is modelled: a rate counts what was answered, a time runs on the wall clock
-//! or from a call to its answer. Each run works in topics of its own; there is no call that deletes them, so
-//! measure a scratch broker and not one that somebody relies on.
+//! or from a call to its answer. Each run works in topics of its own and deletes them in the end; the load is heavy
+//! all the same, so measure a scratch broker and not one that somebody relies on.
 //!
 //! The workloads w1 to w5, and the names of their figures, are those by which other queues are measured too, so
 //! that their results can be put side by side.
@@ -34,14 +34,16 @@ use self::report::Report;
 use self::run::Bench;
 use super::exit::{Exit, Failure};
 use super::output::{Format, print_sheet};
+use super::scratch_topic;
 use super::session::Session;
 use super::signals::Stop;
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Each run creates topics named bench-... and leaves what it did not ack pending in them: use a scratch broker. Ctrl-C \
-ends a run and prints what was measured so far (exit code 1).
+Each run creates topics named bench-... and deletes them with all that is in them when it has printed its report, also \
+after Ctrl-C; --keep leaves them. Use a scratch broker. Ctrl-C ends a run and prints what was measured so far (exit code \
+1).
 
 Examples:
   duewheel bench w1 --conns 8 --batch 500
@@ -55,6 +57,9 @@ pub(super) struct BenchArgs {
     /// Print one line of JSON (the same as -o jsonl)
     #[arg(long, global = true)]
     json: bool,
+    /// Leave the topics of the run, with what is pending in them
+    #[arg(long, global = true)]
+    keep: bool,
     /// Number of the run, for the report
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     run: u32,
@@ -93,6 +98,11 @@ enum Workload {
 }
 
 impl Workload {
+    /// It loads a backlog for whoever comes after it.
+    fn only_loads(&self) -> bool {
+        matches!(self, Self::W4(args) if args.load_only)
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::W1(_) => "w1",
@@ -116,14 +126,35 @@ pub(super) async fn run(session: &Session, args: BenchArgs) -> Result<(), Failur
     let place = Place::new(args.pid, args.data_dir.clone());
     let disk_alone = place.disk_alone().await;
     let mut bench = Bench::new(client, place, stop.clone());
-    let measured = tokio::select! {
-        measured = measure(&mut bench, &args.workload) => measured,
-        () = stop.forced() => Err(Failure::new(Exit::Failed, "stopped at once by a second signal")),
+    let (measured, is_forced) = tokio::select! {
+        measured = measure(&mut bench, &args.workload) => (measured, false),
+        () = stop.forced() => (Err(Failure::new(Exit::Failed, "stopped at once by a second signal")), true),
     };
-    let place = bench.place.clone();
-    drop(bench);
-    let mut report = measured?;
-    let disk_after = place.disk_alone().await;
+    let (place, topics, broker_log) = bench.end();
+    let goes_on = measured.is_ok();
+    let told = match measured {
+        Ok(report) => tell(session, &args, report, [disk_alone, place.disk_alone().await], &stop),
+        Err(failure) => Err(failure),
+    };
+    if let Some(log) = broker_log {
+        log.tell(goes_on);
+    }
+    if args.keep || args.workload.only_loads() || is_forced {
+        scratch_topic::tell_left(&topics);
+    } else {
+        scratch_topic::delete(session, &topics).await;
+    }
+    told
+}
+
+/// Prints the report.
+fn tell(
+    session: &Session,
+    args: &BenchArgs,
+    mut report: Report,
+    [disk_alone, disk_after]: [Option<(f64, f64)>; 2],
+    stop: &Stop,
+) -> Result<(), Failure> {
     report.put("workload", args.workload.name());
     report.put("peer", "duewheel");
     report.put("run", args.run);

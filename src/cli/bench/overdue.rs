@@ -35,8 +35,8 @@ const WINDOW: u32 = 5_000;
 The broker is killed (kill -9) twice and started by the command; the broker that was started last goes on running.
 
 Examples:
-  duewheel bench overdue --n 20000000 --overdue 3000000 --data-dir data \\
-      --start-cmd 'duewheel serve --data-dir data'")]
+  duewheel bench overdue --n 20000000 --overdue 3000000 \\
+      --data-dir ./duewheel-data --start-cmd 'duewheel serve'")]
 pub(super) struct OverdueArgs {
     /// Messages in all
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]

@@ -54,7 +54,7 @@ pub(super) async fn start_and_wait(
 ) -> Result<Client, Failure> {
     bench.phase("waiting until the broker serves", None);
     let watch = Stopwatch::start();
-    let mut started = broker_command::start(command)?;
+    let mut started = broker_command::start(command, bench.broker_log(topic)?)?;
     let client = broker_command::serves(bench.endpoint(), topic, &mut started, (&watch, bench.stop())).await?;
     report.put("restart_s", rounded(watch.elapsed().as_secs_f64()));
     bench.place.process = holder(data_dir);

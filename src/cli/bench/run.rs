@@ -1,10 +1,11 @@
 //! What every workload has at hand: the broker, its place on this machine, the signals, the progress.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::machine::Place;
+use crate::cli::broker_command::BrokerLog;
 use crate::cli::exit::Failure;
 use crate::cli::live::Live;
 use crate::cli::signals::Stop;
@@ -22,12 +23,30 @@ pub(super) struct Bench {
     pub(super) place: Place,
     stop: Stop,
     live: Live,
+    /// The topics that it has created.
+    topics: Mutex<Vec<String>>,
+    /// Where the brokers that it starts write to.
+    broker_log: Option<BrokerLog>,
 }
 
 impl Bench {
     /// A run against the broker of `client`.
     pub(super) fn new(client: Client, place: Place, stop: Stop) -> Self {
-        Self { client, place, stop, live: Live::start() }
+        Self { client, place, stop, live: Live::start(), topics: Mutex::default(), broker_log: None }
+    }
+
+    /// Nothing more is measured: where the broker is, the topics of the run, and the log of the brokers it has started.
+    pub(super) fn end(self) -> (Place, Vec<String>, Option<BrokerLog>) {
+        let topics = self.topics.into_inner().expect("nothing panics while it holds the topics");
+        (self.place, topics, self.broker_log)
+    }
+
+    /// Where a broker that is started writes to; named after a topic of the run.
+    pub(super) fn broker_log(&mut self, topic: &str) -> Result<&BrokerLog, Failure> {
+        if self.broker_log.is_none() {
+            self.broker_log = Some(BrokerLog::create(topic)?);
+        }
+        Ok(self.broker_log.as_ref().expect("it was just made"))
     }
 
     /// URL of the broker.
@@ -63,6 +82,7 @@ impl Bench {
         let topic = format!("bench-{name}-{:x}-{:x}{number}", wall_now().as_millis(), std::process::id());
         let created = self.client.create_topic(&topic, pb::TopicSettings::default()).await;
         created.map_err(|error| Failure::call(format!("create the topic '{topic}'"), &error))?;
+        self.topics.lock().expect("nothing panics while it holds the topics").push(topic.clone());
         Ok(topic)
     }
 

@@ -7,6 +7,7 @@ use tracing_subscriber::filter::EnvFilter;
 
 use super::LogFormat;
 use crate::cli::args::{SIZE_UNITS, bytes, duration_ms};
+use crate::cli::nearest::nearest;
 use crate::queue::schedule::format_duration;
 use crate::server::StepPolicy;
 
@@ -85,10 +86,24 @@ pub(super) fn step_policy_text(policy: StepPolicy) -> &'static str {
     }
 }
 
-/// A filter of the log.
+/// Levels of the log.
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// A filter of the log. A word alone is a level, or a part of this program: the library takes any other for the name of
+/// a module, and nothing would be logged.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
-    match text.parse::<EnvFilter>() {
-        Ok(_) if !text.is_empty() => Ok(text.to_owned()),
+    let parsed = text.parse::<EnvFilter>();
+    let is_known = |word: &&str| {
+        let is_module = word.split("::").next() == Some("duewheel") || word.contains(['=', '[', ']', '{', '}']);
+        word.is_empty() || is_module || LOG_LEVELS.contains(&word.to_ascii_lowercase().as_str())
+    };
+    if let Some(unknown) = text.split(',').map(str::trim).find(|word| !is_known(word)) {
+        let meant = nearest(&unknown.to_ascii_lowercase(), LOG_LEVELS);
+        let meant = meant.map_or_else(String::new, |level| format!("; did you mean '{level}'?"));
+        return Err(format!("'{unknown}' is not a level of the log ({}){meant}", LOG_LEVELS.join(", ")));
+    }
+    match parsed {
+        Ok(_) if !text.trim_matches([',', ' ']).is_empty() => Ok(text.to_owned()),
         _ => Err(format!("'{text}' is not a log filter; write it as info or info,duewheel=debug")),
     }
 }
@@ -109,5 +124,27 @@ pub(super) fn log_format_text(format: LogFormat) -> &'static str {
         LogFormat::Auto => "auto",
         LogFormat::Text => "text",
         LogFormat::Json => "json",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_of_the_log_is_refused_with_the_one_that_was_meant() {
+        for good in ["info", "WARN", "off", "info,duewheel=debug", "duewheel", "warn,duewheel::audit=info", "h2=error"]
+        {
+            assert_eq!(log_filter(good).as_deref(), Ok(good));
+        }
+        let meant =
+            [("inof", "info"), ("warning", "warn"), ("debgu", "debug"), ("info,tarce", "trace"), ("ERR0R", "error")];
+        for (bad, meant) in meant {
+            let problem = log_filter(bad).expect_err(bad);
+            assert!(problem.ends_with(&format!("did you mean '{meant}'?")), "{problem}");
+        }
+        for bad in ["", ",", "loudly", "duewheel=inof", "info,h2"] {
+            assert!(log_filter(bad).is_err(), "{bad}");
+        }
     }
 }

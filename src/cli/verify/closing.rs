@@ -135,12 +135,3 @@ pub(super) async fn use_keys_again(client: &Client, world: &World, dead: &Dead) 
     }
     Ok(())
 }
-
-/// Deletes the topic with the dead letters in it. The first answer says that it is gone; that its disk space is given
-/// back may take the broker until its next fold, and is not waited for.
-pub(super) async fn delete_topic(client: &Client, topic: &str) -> Result<(), Failure> {
-    let failed = |error| Failure::call(format!("delete the topic '{topic}'"), &error);
-    let mut progress = client.delete_topic(topic, true).await.map_err(failed)?;
-    progress.next().await.map_err(failed)?;
-    Ok(())
-}

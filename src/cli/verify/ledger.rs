@@ -4,6 +4,7 @@
 //! what they were answered, and when by their own clock. It never stops at a violation: it counts each by its kind
 //! and keeps the first as examples.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::sync::{Mutex, MutexGuard};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use super::accounts::{self, Dead};
 use super::order::{Novelty, Order, Produced};
 use super::tally::{Operation, Result as Answer, Tally, Violation};
-use super::world::MAX_ATTEMPTS;
+use super::world::{EXTENDED_MS, MAX_ATTEMPTS};
 use crate::client::Error;
 use crate::clock::since_boot;
 use crate::pb;
@@ -62,10 +63,22 @@ pub(super) enum Settled {
     Cancelled,
 }
 
+/// A delivery whose lease its consumer has extended, to keep it for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    delivery: u32,
+    /// The lease lasts at least until then, by the client's clock, microseconds; `None`: the extend was not answered.
+    until_us: Option<u64>,
+    /// A later delivery was read before that.
+    came_again: bool,
+}
+
 /// What is written down.
 pub(super) struct Book {
     /// The order with number n at n - 1.
     pub(super) orders: Vec<Order>,
+    /// By order.
+    kept: HashMap<u64, Kept>,
     pub(super) tally: Tally,
     log: Option<BufWriter<File>>,
     log_error: Option<io::Error>,
@@ -74,6 +87,12 @@ pub(super) struct Book {
 impl Book {
     fn order(&mut self, number: u64) -> Option<&mut Order> {
         self.orders.get_mut(usize::try_from(number.checked_sub(1)?).ok()?)
+    }
+
+    /// Takes out what is known of a delivery that was kept.
+    fn take_kept(&mut self, number: u64, delivery: u32) -> Option<Kept> {
+        self.kept.get(&number).filter(|kept| kept.delivery == delivery)?;
+        self.kept.remove(&number)
     }
 }
 
@@ -89,8 +108,8 @@ impl Ledger {
     /// An empty book for at most `max_orders`; each entry also goes into `log`, as a line of JSON.
     pub(super) fn new(max_orders: u64, log: Option<File>) -> Self {
         let log = log.map(BufWriter::new);
-        let (orders, tally) = (Vec::new(), Tally::default());
-        let book = Book { orders, tally, log, log_error: None };
+        let (orders, kept, tally) = (Vec::new(), HashMap::new(), Tally::default());
+        let book = Book { orders, kept, tally, log, log_error: None };
         Self { opened: since_boot(), max_orders, book: Mutex::new(book) }
     }
 
@@ -99,7 +118,7 @@ impl Ledger {
     }
 
     /// Microseconds since the book was opened, suspend included.
-    fn now_us(&self) -> u64 {
+    pub(super) fn now_us(&self) -> u64 {
         u64::try_from(since_boot().saturating_sub(self.opened).as_micros()).unwrap_or(u64::MAX)
     }
 
@@ -223,13 +242,57 @@ impl Ledger {
         if arrival.delivered_at_us < arrival.due_at_us {
             tally.violation(Violation::Early, number, &format!("by the broker's own clock: {arrival:?}"));
         }
-        !matches!(novelty, Novelty::ReadLate { .. })
+        let is_late = matches!(novelty, Novelty::ReadLate { .. });
+        if let Some(kept) = book.kept.get_mut(&number)
+            && !is_late
+            && arrival.delivery > kept.delivery
+        {
+            kept.came_again |= kept.until_us.is_some_and(|until_us| now_us < until_us);
+        }
+        !is_late
     }
 
     /// An ack is about to be sent; answers when.
-    pub(super) fn ack_asked(&self, number: u64) -> u64 {
+    pub(super) fn ack_asked(&self, number: u64, delivery: u32) -> u64 {
         self.note("ack", number, |order| order.open_acks += 1);
+        self.let_go(number, delivery);
         self.now_us()
+    }
+
+    /// An extend is about to be sent, of a delivery that will be kept; answers when.
+    pub(super) fn extend_asked(&self, number: u64, delivery: u32) -> u64 {
+        self.note("extend", number, |_| {});
+        self.book().kept.insert(number, Kept { delivery, until_us: None, came_again: false });
+        self.now_us()
+    }
+
+    /// An extend that was asked for at `asked_us` was answered as done.
+    pub(super) fn extended(&self, number: u64, delivery: u32, asked_us: u64) {
+        self.note("extended", number, |_| {});
+        if let Some(kept) = self.book().kept.get_mut(&number).filter(|kept| kept.delivery == delivery) {
+            kept.until_us = Some(asked_us + at_least(EXTENDED_MS * 1_000));
+        }
+    }
+
+    /// A delivery is not kept any longer: it is to be settled, or its stream is over. What was seen of it meanwhile.
+    pub(super) fn let_go(&self, number: u64, delivery: u32) -> Option<Kept> {
+        self.book().take_kept(number, delivery)
+    }
+
+    /// The ack of a delivery that was kept was answered, on the stream that it came by: so nothing but its time could
+    /// have ended the lease before.
+    pub(super) fn kept_settled(&self, number: u64, kept: Kept, is_refused: bool) {
+        let Some(until_us) = kept.until_us else { return };
+        let left_us = until_us.saturating_sub(self.now_us());
+        let mut book = self.book();
+        if is_refused && left_us > 0 {
+            let text = format!("its ack was refused at least {left_us} us before its extended lease was over");
+            book.tally.violation(Violation::LeaseCut, number, &text);
+        } else if kept.came_again {
+            book.tally.violation(Violation::LeaseCut, number, "it came again before its extended lease was over");
+        } else {
+            book.tally.leases_kept += u64::from(!is_refused);
+        }
     }
 
     /// An ack was answered, and it did not and will not take effect.
@@ -238,8 +301,9 @@ impl Ledger {
     }
 
     /// A nack is about to be sent; answers when.
-    pub(super) fn nack_asked(&self, number: u64) -> u64 {
+    pub(super) fn nack_asked(&self, number: u64, delivery: u32) -> u64 {
         self.note("nack", number, |_| {});
+        self.let_go(number, delivery);
         self.now_us()
     }
 

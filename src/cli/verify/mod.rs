@@ -34,9 +34,11 @@ use self::rounds::Rounds;
 use self::verdict::{Judgement, Verdict};
 use self::world::World;
 use super::args::duration_ms;
+use super::broker_command::BrokerLog;
 use super::exit::{Exit, Failure, say};
 use super::live::Live;
 use super::output::{Format, print_sheet};
+use super::scratch_topic;
 use super::session::Session;
 use super::signals::Stop;
 use crate::client::{Client, span, tiers};
@@ -56,17 +58,20 @@ Works in a topic of its own, which is kept if a promise was broken. Exit code 0 
 broken (with the first cases of each kind), or if the run was interrupted or not finished; the verdict tells which. The \
 same --seed makes the same load; what the machine does between is not the same.
 
---kill-cmd must have ended the broker when it returns; --start-cmd may stay in the foreground. A kill is not a power \
-cut: what the operating system holds survives it. Ctrl-C ends the load, and the accounts are settled; a second one ends \
-all at once.
+After the load the broker has to run empty, which takes about as long again, and the accounts are settled.
+
+--kill-cmd must have ended the broker when it returns; --start-cmd may stay in the foreground. The broker that it has \
+started last goes on running; a file keeps what the started brokers write to stderr, and is named in the end. A kill is \
+not a power cut: what the operating system holds survives it. Ctrl-C ends the load, and the accounts are settled; a \
+second one ends all at once.
 
 Examples:
   duewheel verify --duration 1m
   duewheel verify --duration 10m --producers 8 --json > verdict.json
-  duewheel verify --rounds 100 --kill-cmd 'kill -9 $(cat data/LOCK)' \\
-      --start-cmd 'duewheel serve --data-dir data'")]
+  duewheel verify --duration 5m --rounds 100 --start-cmd 'duewheel serve' \\
+      --kill-cmd 'kill -9 $(cat duewheel-data/LOCK)'")]
 pub(super) struct VerifyArgs {
-    /// How long to put load on the broker
+    /// How long to put load on the broker; the whole run takes about twice as long
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration_ms)]
     duration: u64,
     /// Producers, each with a connection of its own
@@ -117,15 +122,26 @@ pub(super) async fn run(session: &Session, args: VerifyArgs) -> Result<(), Failu
     let log = log.map_err(|error| failed(format!("cannot write the ledger: {error}")))?;
     let endpoint = session.options().to_endpoint();
     let endpoint = endpoint.map_err(|error| Failure::new(Exit::Usage, error.message()))?.timeout(CALL_LIMIT);
-    let topic = create_topic(&client).await?;
+    let topic = format!("verify-{:x}-{:x}", wall_now().as_millis(), std::process::id());
+    let broker_log = args.start_cmd.as_ref().map(|_| BrokerLog::create(&topic)).transpose()?;
+    create_topic(&client, &topic).await?;
     say(&format!("seed {seed}, topic {topic}"));
     let world = Arc::new(World::new(endpoint, topic, Ledger::new(args.max_messages, log), args.producers));
     let (live, kills) = (Live::start(), AtomicU64::new(0));
-    let run = Run { world: Arc::clone(&world), session, args: &args, live, seed, stop: stop.clone(), kills: &kills };
+    let run = Run {
+        world: Arc::clone(&world),
+        session,
+        args: &args,
+        live,
+        seed,
+        stop: stop.clone(),
+        kills: &kills,
+        broker_log: broker_log.as_ref(),
+    };
     let watch = Stopwatch::start();
-    let judged = tokio::select! {
-        judged = run.judge() => judged,
-        () = stop.forced() => Err(failed("stopped at once by a second signal".to_owned())),
+    let (judged, is_forced) = tokio::select! {
+        judged = run.judge() => (judged, false),
+        () = stop.forced() => (Err(failed("stopped at once by a second signal".to_owned())), true),
     };
     drop(run);
     if let Err(error) = world.ledger.close_log() {
@@ -143,6 +159,15 @@ pub(super) async fn run(session: &Session, args: VerifyArgs) -> Result<(), Failu
     let (topic, kills, is_full) = (world.topic.clone(), kills.into_inner(), world.full.is_cancelled());
     let verdict = Verdict { judgement, seed, topic, kills, seconds, is_full, tally };
     print_sheet(if args.json { Format::Jsonl } else { session.format }, &verdict)?;
+    if let Some(log) = broker_log {
+        log.tell(judged.is_ok());
+    }
+    let topics = [world.topic.clone()];
+    if args.keep_topic || judgement == Judgement::Broken || is_forced {
+        scratch_topic::tell_left(&topics);
+    } else {
+        scratch_topic::delete(session, &topics).await;
+    }
     judged?;
     match judgement {
         Judgement::Kept => Ok(()),
@@ -151,22 +176,21 @@ pub(super) async fn run(session: &Session, args: VerifyArgs) -> Result<(), Failu
     }
 }
 
-async fn create_topic(client: &Client) -> Result<String, Failure> {
-    let topic = format!("verify-{:x}-{:x}", wall_now().as_millis(), std::process::id());
+async fn create_topic(client: &Client, topic: &str) -> Result<(), Failure> {
     let schedule = |text: &str| RetrySchedule::parse("schedule", text).ok().map(|schedule| tiers(&schedule));
     let settings = pb::TopicSettings {
         schedule: schedule(world::SCHEDULE),
         error_schedule: schedule(world::ERROR_SCHEDULE),
         max_attempts: world::MAX_ATTEMPTS,
         max_deliveries: 100_000,
-        lease: Some(span(1_000)),
+        lease: Some(span(world::LEASE_MS)),
         min_redelivery_gap: Some(span(10)),
         max_returns: 1_000,
         ..pb::TopicSettings::default()
     };
-    let created = client.create_topic(&topic, settings).await;
+    let created = client.create_topic(topic, settings).await;
     created.map_err(|error| Failure::call(format!("create the topic '{topic}'"), &error))?;
-    Ok(topic)
+    Ok(())
 }
 
 struct Run<'a> {
@@ -177,6 +201,8 @@ struct Run<'a> {
     seed: u64,
     stop: Stop,
     kills: &'a AtomicU64,
+    /// Where the brokers that it starts write to.
+    broker_log: Option<&'a BrokerLog>,
 }
 
 impl Run<'_> {
@@ -186,7 +212,8 @@ impl Run<'_> {
         let mut clients = self.start_clients();
         self.live.phase_of("confirmed", &world.confirmed);
         let (endpoint, args, stop) = (&self.session.endpoint, self.args, &self.stop);
-        Rounds { world, endpoint, args, stop, kills: self.kills }.run(self.seed).await?;
+        let rounds = Rounds { world, endpoint, args, stop, kills: self.kills, broker_log: self.broker_log };
+        rounds.run(self.seed).await?;
         world.drain();
         self.live.phase("waiting until the broker has run empty", None);
         let patience = Duration::from_millis(args.drain_timeout);
@@ -197,11 +224,7 @@ impl Run<'_> {
         let client = self.session.connect().await?;
         let dead = closing::dead(&client, &world.topic).await?;
         world.ledger.settle_accounts(&stats, &dead);
-        closing::use_keys_again(&client, world, &dead).await?;
-        if world.ledger.tally().violations() == 0 && !args.keep_topic {
-            closing::delete_topic(&client, &world.topic).await?;
-        }
-        Ok(())
+        closing::use_keys_again(&client, world, &dead).await
     }
 
     fn start_clients(&self) -> JoinSet<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::VerifyArgs;
 use super::world::World;
-use crate::cli::broker_command;
+use crate::cli::broker_command::{self, BrokerLog};
 use crate::cli::exit::Failure;
 use crate::cli::random::Random;
 use crate::cli::signals::Stop;
@@ -25,12 +25,14 @@ pub(super) struct Rounds<'a> {
     pub(super) stop: &'a Stop,
     /// How often the broker was killed and came back.
     pub(super) kills: &'a AtomicU64,
+    /// Where the brokers that are started write to.
+    pub(super) broker_log: Option<&'a BrokerLog>,
 }
 
 impl Rounds<'_> {
     /// Lets the clients work until the time is over, the ledger full or a signal came.
     pub(super) async fn run(&self, seed: u64) -> Result<(), Failure> {
-        let Some((kill, start)) = self.args.kill_cmd.as_ref().zip(self.args.start_cmd.as_ref()) else {
+        let (Some(kill), Some(start), Some(log)) = (&self.args.kill_cmd, &self.args.start_cmd, self.broker_log) else {
             self.pause(Duration::from_millis(self.args.duration)).await;
             return Ok(());
         };
@@ -43,7 +45,7 @@ impl Rounds<'_> {
                 break;
             }
             broker_command::kill(kill).await?;
-            self.start(start, &mut started).await?;
+            self.start(start, log, &mut started).await?;
             self.kills.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -57,12 +59,12 @@ impl Rounds<'_> {
         }
     }
 
-    async fn start(&self, command: &str, started: &mut Vec<Child>) -> Result<(), Failure> {
+    async fn start(&self, command: &str, log: &BrokerLog, started: &mut Vec<Child>) -> Result<(), Failure> {
         let mut tries = START_TRIES;
         loop {
             // Those that have ended are waited for, or as many dead processes stay as there are rounds.
             started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-            let mut child = broker_command::start(command)?;
+            let mut child = broker_command::start(command, log)?;
             let watch = Stopwatch::start();
             let (topic, patience) = (&self.world.topic, (&watch, self.stop));
             let serves = broker_command::serves(self.endpoint, topic, &mut child, patience).await;

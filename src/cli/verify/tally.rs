@@ -15,6 +15,8 @@ pub(super) enum Operation {
     Ack,
     Nack,
     Extend,
+    /// An extend after the ack of the same lease, which has to be refused.
+    LateExtend,
     Cancel,
     Reschedule,
 }
@@ -46,6 +48,8 @@ pub(super) enum Violation {
     NotFlagged,
     /// More repeated deliveries than were in flight when connections broke.
     TooManyDuplicates,
+    /// A lease that had been extended ended before its time.
+    LeaseCut,
     /// An attempt number was left out.
     AttemptSkipped,
     /// Delivered with an attempt above the retry cap.
@@ -86,6 +90,8 @@ pub(super) struct Tally {
     pub(super) found: BTreeMap<Violation, Found>,
     pub(super) deliveries: u64,
     pub(super) duplicates: u64,
+    /// Extended leases that were kept beyond the lease time of the topic and settled then.
+    pub(super) leases_kept: u64,
     /// Deliveries that were not settled when their connection broke: the bound of the duplicates.
     pub(super) in_flight_at_breaks: u64,
 }

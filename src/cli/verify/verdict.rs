@@ -56,6 +56,7 @@ impl Serialize for Verdict {
             "deliveries": self.tally.deliveries,
             "duplicates": self.tally.duplicates,
             "duplicates_bound": self.tally.in_flight_at_breaks,
+            "extended_leases_kept": self.tally.leases_kept,
             "violations": violations,
             "violation_count": self.tally.violations(),
             "full": self.is_full,
@@ -78,6 +79,7 @@ impl Sheet for Verdict {
         lines.push(("deliveries", self.tally.deliveries.to_string()));
         let bound = self.tally.in_flight_at_breaks;
         lines.push(("duplicates", format!("{}, of at most {bound} in flight at breaks", self.tally.duplicates)));
+        lines.push(("extended", format!("{} leases, kept beyond the lease time of the topic", self.tally.leases_kept)));
         for (violation, Found { count, examples }) in &self.tally.found {
             lines.push(("VIOLATION", format!("{}: {count}", name(violation))));
             lines.extend(examples.iter().map(|example| ("", example.clone())));

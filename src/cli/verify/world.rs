@@ -17,6 +17,12 @@ const CONNECT_AGAIN: Duration = Duration::from_millis(5);
 pub(super) const SCHEDULE: &str = "50ms,100ms,200ms";
 /// Delay of a failed delivery within its attempt.
 pub(super) const ERROR_SCHEDULE: &str = "20ms";
+/// Lease time of the topic, milliseconds.
+pub(super) const LEASE_MS: u64 = 1_000;
+/// What a lease is extended to, milliseconds.
+pub(super) const EXTENDED_MS: u64 = 3_000;
+/// How long a delivery whose lease was extended is kept, milliseconds: beyond the lease time of the topic.
+pub(super) const KEPT_MS: u64 = 1_300;
 /// Attempts of a message; few enough that some die.
 pub(super) const MAX_ATTEMPTS: u32 = 8;
 
