@@ -291,6 +291,8 @@ async fn while_a_commit_is_stuck_no_lease_expires_and_then_live_leases_get_a_gra
     broker.journal.wait_for_commit();
     for _ in 0..20 {
         broker.jump_ms(500);
+        // The owner shall see each step, and not one long pause; if it is slower the test only sees less.
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let ack = broker.engine.submit(vec![Command::Ack(leased[0].receipt)]).await.expect("the engine serves");
     broker.journal.release();
