@@ -205,6 +205,9 @@ async fn the_closing_commit_comes_after_the_running_fold() {
     broker.produce("t", 1_000).await;
     let mut shutdown = pin!(broker.engine.shutdown());
     assert_pending(shutdown.as_mut()).await;
+    // Long enough for a closing commit that would not wait; a slower machine only sees less.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_pending(shutdown.as_mut()).await;
     broker.journal.release_fold();
     shutdown.await;
     assert_eq!(broker.journal.folds_noted(), 1);
