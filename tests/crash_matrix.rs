@@ -12,22 +12,12 @@
 
 #[path = "crash_matrix/cells.rs"]
 mod cells;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/ledger.rs"]
-mod ledger;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/load.rs"]
-mod load;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/process.rs"]
-mod process;
+mod durability;
 #[path = "crash_matrix/scenario.rs"]
 mod scenario;
 #[path = "crash_matrix/side.rs"]
 mod side;
 mod support;
-#[path = "powercut/verify.rs"]
-mod verify;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -40,7 +30,6 @@ use duewheel::clock::Stopwatch;
 use fastrand::Rng;
 use support::program;
 
-const TOPIC: &str = "orders";
 /// Cells of the gate.
 const CELLS: usize = 8;
 /// Brokers at a time.

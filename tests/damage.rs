@@ -9,10 +9,8 @@
 //!
 //! `DUEWHEEL_DAMAGES` sets the number of flips, and of truncations (default 60 each); `DUEWHEEL_SEED` repeats the choice.
 
+mod durability;
 mod engine_support;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/process.rs"]
-mod process;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +36,7 @@ use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{DedupId, Key, NackText};
 use duewheel::store::{self, OpenError, StoreOptions};
 
-use process::Process;
+use durability::process::Process;
 use support::{Ran, arg, duewheel};
 
 use engine_support::serving::{counts, deliver_until, look_up};

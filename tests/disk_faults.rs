@@ -11,18 +11,8 @@
 //! The gate takes a few faults, others every time; `DUEWHEEL_FAULTS` sets their number, `DUEWHEEL_FAULT` names one, such as
 //! `pwrite:EIO:17` or `recovery:pwrite:EIO:2`, and `DUEWHEEL_SEED` repeats the choice.
 
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/ledger.rs"]
-mod ledger;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/load.rs"]
-mod load;
-#[allow(dead_code, reason = "the power cuts use more of it")]
-#[path = "powercut/process.rs"]
-mod process;
+mod durability;
 mod support;
-#[path = "powercut/verify.rs"]
-mod verify;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,14 +25,15 @@ use std::time::Duration;
 use duewheel::client::{Acked, Client, Due, Error, NewMessage, Options, Outcome, Window};
 use duewheel::clock::Stopwatch;
 use duewheel::pb;
+use durability::TOPIC;
+use durability::ledger::{Ledger, Wrongs};
+use durability::load::Load;
+use durability::process::Process;
+use durability::verify::{take_what_is_due, verify};
 use fastrand::Rng;
-use ledger::{Ledger, Wrongs};
-use load::Load;
-use process::Process;
 use support::{Broker, Ran, arg, duewheel, preload, until};
 use tempfile::TempDir;
 
-const TOPIC: &str = "orders";
 /// Faults of the gate.
 const FAULTS: usize = 5;
 /// What a short write must not disturb.
@@ -155,9 +146,9 @@ fn survive(library: &Path, fault: &str, random: &mut Rng) -> Seen {
     }
     let mut broker = Process::start(duewheel(), &data);
     let (address, _) = broker.serves().unwrap_or_else(|log| panic!("{fault}: it does not open again:\n{log}"));
-    verify::verify(address, &ledger, &ledger.to_verify(random, true));
+    verify(address, &ledger, &ledger.to_verify(random, true));
     if ledger.confirmed() > 0 {
-        verify::take_what_is_due(address, &ledger);
+        take_what_is_due(address, &ledger);
     }
     broker.kill();
     assert_eq!(ledger.wrongs(), Wrongs::default(), "{fault}: of {} confirmed", ledger.confirmed());

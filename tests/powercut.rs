@@ -13,22 +13,14 @@
 //! It needs root, loop devices and mkfs, so it belongs to the full tier; how to run it is in `docs/architecture.md`. In
 //! the gate the store's own power cuts over lossy doubles stand for it (`src/store/tests`).
 
+mod durability;
 #[path = "powercut/image.rs"]
 mod image;
-#[path = "powercut/ledger.rs"]
-mod ledger;
-#[path = "powercut/load.rs"]
-mod load;
 #[path = "powercut/pages.rs"]
 mod pages;
-#[allow(dead_code, reason = "the crash matrix waits for brokers that end by themselves")]
-#[path = "powercut/process.rs"]
-mod process;
 mod support;
 #[path = "powercut/tally.rs"]
 mod tally;
-#[path = "powercut/verify.rs"]
-mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,15 +28,16 @@ use std::thread;
 use std::time::Duration;
 
 use duewheel::clock::Stopwatch;
+use durability::TOPIC;
+use durability::ledger::{Ledger, Wrongs};
+use durability::load::Load;
+use durability::process::{Process, Work};
+use durability::verify::{take_what_is_due, verify};
 use fastrand::Rng;
 use image::{Image, Mounted};
-use ledger::Ledger;
-use load::Load;
-use process::{Process, Work};
 use support::{duewheel, preload};
 use tally::{Phase, Tally};
 
-const TOPIC: &str = "orders";
 /// Rounds of one disk: a disk that has been through cuts, and one that is not so full that to verify it takes long.
 const ROUNDS_PER_DISK: u64 = 5;
 /// Some moments of recovery are so early that hardly anything has been done.
@@ -128,9 +121,9 @@ fn live_through(file_system: &str, rounds: std::ops::Range<u64>, random: &mut Rn
         let mut broker = Process::start(duewheel(), &data(&mounted));
         let (address, time) = broker.serves().unwrap_or_else(|log| panic!("it does not open after a cut:\n{log}"));
         usual = time;
-        verify::verify(address, &ledger, &ledger.to_verify(random, round == last));
+        verify(address, &ledger, &ledger.to_verify(random, round == last));
         if round == last {
-            verify::take_what_is_due(address, &ledger);
+            take_what_is_due(address, &ledger);
         }
         broker.kill();
         if round == last {
@@ -212,7 +205,7 @@ fn check(data: &Path) {
 }
 
 /// What a broker loses whose `fdatasync` does nothing.
-fn control(file_system: &str) -> ledger::Wrongs {
+fn control(file_system: &str) -> Wrongs {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let image = Image::make(scratch.path(), file_system);
     let ledger = Arc::new(Ledger::default());
@@ -236,7 +229,7 @@ fn control(file_system: &str) -> ledger::Wrongs {
     let mounted = image.mount();
     let broker = Process::start(duewheel(), &data(&mounted));
     match broker.serves() {
-        Ok((address, _)) => verify::verify(address, &ledger, &ledger.to_verify(&mut Rng::with_seed(0), true)),
+        Ok((address, _)) => verify(address, &ledger, &ledger.to_verify(&mut Rng::with_seed(0), true)),
         Err(log) => {
             println!("{file_system}, without any sync, it does not open: {}", log.lines().last().unwrap_or_default());
             ledger.lost_all();

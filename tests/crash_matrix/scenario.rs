@@ -12,14 +12,14 @@ use fastrand::Rng;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::TOPIC;
 use crate::cells::{Cell, Scenario};
-use crate::ledger::{Ledger, Wrongs};
-use crate::load::Load;
-use crate::process::Process;
+use crate::durability::TOPIC;
+use crate::durability::ledger::{Ledger, Wrongs};
+use crate::durability::load::Load;
+use crate::durability::process::Process;
+use crate::durability::verify::{take_what_is_due, verify};
 use crate::side;
 use crate::support::{Ran, arg, damage_page, duewheel, until};
-use crate::verify::{take_what_is_due, verify};
 
 /// Confirmed changes after which there is something in pages, and something of that has left them.
 const FILLED: usize = 2_500;

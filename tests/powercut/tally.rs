@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ledger::Wrongs;
+use crate::durability::ledger::Wrongs;
 
 /// What the broker did when the power was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

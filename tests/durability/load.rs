@@ -15,8 +15,8 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::TOPIC;
-use crate::ledger::Ledger;
+use super::TOPIC;
+use super::ledger::Ledger;
 use crate::support::HANGS;
 
 /// Messages of one produce.

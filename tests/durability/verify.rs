@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::TOPIC;
-use crate::ledger::Ledger;
-use crate::load::{by_key, connect, drain};
+use super::TOPIC;
+use super::ledger::Ledger;
+use super::load::{by_key, connect, drain};
 
 /// Questions at a time.
 const ASKERS: usize = 64;
