@@ -18,9 +18,6 @@ use super::signals::Stop;
 use crate::client::{Backup, timestamp};
 use crate::crash::crash_point;
 
-/// Bytes of one step of the progress.
-const STEP_BYTES: u64 = 1 << 20;
-
 /// Arguments of `backup`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -89,10 +86,10 @@ async fn receive(backup: &mut Backup, out: &mut impl Write, stop: &Stop) -> Resu
                 if let Err(error) = out.write_all(&data) {
                     break Err(Failure::new(Exit::Failed, format!("cannot write the backup: {error}")));
                 }
-                let before = bytes / STEP_BYTES;
+                let before = bytes;
                 bytes += data.len() as u64;
                 crash_point!("backup.part_written");
-                (before..bytes / STEP_BYTES).for_each(|_| progress.done());
+                progress.done_bytes(before, bytes);
             }
         }
     };

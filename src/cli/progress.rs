@@ -47,6 +47,11 @@ impl Progress {
         self.tell();
     }
 
+    /// A count of bytes has come from one to another: each whole MiB of it is an item.
+    pub(super) fn done_bytes(&mut self, before: u64, after: u64) {
+        (before >> 20..after >> 20).for_each(|_| self.done());
+    }
+
     fn tell(&mut self) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{} {}", self.done, self.verb));

@@ -100,9 +100,9 @@ fn spooled(directory: &Path) -> Result<File, Failure> {
         }
         let full = |error| Failure::new(Exit::Failed, format!("cannot keep it in {}: {error}", directory.display()));
         spool.write_all(&buffer[..read]).map_err(full)?;
-        let before = bytes >> 20;
+        let before = bytes;
         bytes += read as u64;
-        (before..bytes >> 20).for_each(|_| progress.done());
+        progress.done_bytes(before, bytes);
     }
 }
 
@@ -145,7 +145,7 @@ impl Steps {
     fn reached(&mut self, bytes: u64, of: u64) {
         let progress = self.progress.get_or_insert_with(|| Progress::new(self.verb, Some(of)));
         progress.read(usize::try_from(bytes - self.reached).unwrap_or(usize::MAX));
-        (self.reached >> 20..bytes >> 20).for_each(|_| progress.done());
+        progress.done_bytes(self.reached, bytes);
         self.reached = bytes;
     }
 

@@ -1,6 +1,6 @@
 //! The topics that `bench` and `verify` make for themselves: deleted in the end, or named with how to delete them.
 
-use super::exit::say;
+use super::exit::{is_unknown_topic, say};
 use super::session::Session;
 use crate::client::{Client, Error};
 
@@ -15,7 +15,7 @@ pub(super) async fn delete(session: &Session, topics: &[String]) {
             for topic in topics {
                 match delete_one(&client, topic).await {
                     Ok(()) => {}
-                    Err(error) if error.reason() == Some("TOPIC_NOT_FOUND") => {}
+                    Err(error) if is_unknown_topic(&error) => {}
                     Err(_) => left.push(topic.clone()),
                 }
             }

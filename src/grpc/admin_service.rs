@@ -91,9 +91,7 @@ impl AdminService for Admin {
         let size = page_token::page_size(request.page_size)?;
         let after = page_token::parse_topics(&request.page_token)?;
         let mut records = engine.topics(after, size + 1).await.map_err(Fault::from)?;
-        let is_last = records.len() <= size;
-        records.truncate(size);
-        let next = records.last().filter(|_| !is_last).map(|record| page_token::topics_after(&record.name));
+        let next = page_token::cut(&mut records, size).map(|record| page_token::topics_after(&record.name));
         let topics = records.iter().map(to_wire::topic).collect();
         Ok(Response::new(pb::ListTopicsResponse { topics, next_page_token: next.unwrap_or_default() }))
     }

@@ -49,19 +49,23 @@ pub(super) async fn apply(
 
 /// A topic was created.
 pub(super) fn created(topic: &TopicRecord) {
-    let defaults = TopicSettings::default();
-    let text = |field: TopicField| (field, field.text(&defaults), field.text(&topic.settings));
-    let named = TopicField::ALL.into_iter().map(text).filter(|(_, default, value)| default != value);
-    let settings: Vec<String> = named.map(|(field, _, value)| format!("{} = {value}", field.name())).collect();
-    audit!(act = "create_topic", topic = %topic.name, settings = settings.join("; "), "a topic was created");
+    let settings =
+        differing(&TopicSettings::default(), &topic.settings, |field, _, value| format!("{field} = {value}"));
+    audit!(act = "create_topic", topic = %topic.name, settings, "a topic was created");
 }
 
 /// The settings of a topic were changed from those of `before`.
 pub(super) fn updated(topic: &TopicRecord, before: &TopicSettings) {
-    let text = |field: TopicField| (field, field.text(before), field.text(&topic.settings));
-    let differing = TopicField::ALL.into_iter().map(text).filter(|(_, old, new)| old != new);
-    let changes: Vec<String> = differing.map(|(field, old, new)| format!("{}: {old} -> {new}", field.name())).collect();
-    audit!(act = "update_topic", topic = %topic.name, changes = changes.join("; "), "settings of a topic were changed");
+    let changes = differing(before, &topic.settings, |field, old, new| format!("{field}: {old} -> {new}"));
+    audit!(act = "update_topic", topic = %topic.name, changes, "settings of a topic were changed");
+}
+
+/// The settings that differ, each as `show` shows its name, old and new value.
+fn differing(old: &TopicSettings, new: &TopicSettings, show: impl Fn(&str, &str, &str) -> String) -> String {
+    let texts = TopicField::ALL.into_iter().map(|field| (field.name(), field.text(old), field.text(new)));
+    let shown: Vec<String> =
+        texts.filter(|(_, old, new)| old != new).map(|(field, old, new)| show(field, &old, &new)).collect();
+    shown.join("; ")
 }
 
 /// New leases of a topic were stopped, or allowed again.

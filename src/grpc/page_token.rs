@@ -34,6 +34,13 @@ pub(super) fn parse_topics(token: &str) -> Result<Option<TopicName>, Fault> {
     parse_topic(token, TOPICS)
 }
 
+/// Cuts a page that was asked for with one item more down to `size`; gives its last item if another page follows.
+pub(super) fn cut<T>(page: &mut Vec<T>, size: usize) -> Option<&T> {
+    let is_last = page.len() <= size;
+    page.truncate(size);
+    page.last().filter(|_| !is_last)
+}
+
 /// The token of the page of statistics after those of `last`.
 pub(super) fn stats_after(last: &TopicName) -> String {
     encode(STATS, &[], last.as_str().as_bytes())

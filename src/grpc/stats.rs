@@ -11,11 +11,8 @@ use crate::queue::limits::MAX_PAGE_SIZE;
 pub(super) async fn page(engine: &EngineHandle, size: u32, token: &str) -> Result<pb::GetStatsResponse, Fault> {
     let size = page_size_or(MAX_PAGE_SIZE, size)?;
     let after = page_token::parse_stats(token)?;
-    // One more tells whether there is a next page.
     let mut stats = engine.stats_after(after, size + 1).await??;
-    let is_last = stats.topics.len() <= size;
-    stats.topics.truncate(size);
-    let last = stats.topics.last().filter(|_| !is_last);
+    let last = page_token::cut(&mut stats.topics, size);
     let next = last.map(|last| page_token::stats_after(&last.counts.topic.name)).unwrap_or_default();
     Ok(to_wire::stats(&stats, next))
 }
