@@ -3,11 +3,12 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Broker, Ran, arg, damage_page, duewheel, file};
+use support::page_store::damage_page;
+use support::{Broker, Ran, arg, duewheel, file};
 
 const MESSAGES: u64 = 3_000;
 
@@ -25,18 +26,6 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// A broker with far messages in pages.
-fn filled() -> (Broker, PathBuf) {
-    let broker = Broker::start_with(&["--journal-generation", "256KiB"]);
-    broker.ok(&["topic", "create", "orders"]);
-    let line = |n| format!("{{\"body\":\"order {n:05} {}\"}}\n", "y".repeat(200));
-    let lines = (0..MESSAGES).map(line).collect::<Vec<_>>().concat();
-    let lines = file(&broker.data_dir, "orders.txt", &lines);
-    broker.ok(&["produce", "orders", "--from", arg(&lines), "--delay", "9h"]);
-    let data = broker.data_dir.path().join("data");
-    (broker, data)
-}
-
 fn stop(broker: &mut Broker) {
     broker.signal(Signal::TERM);
     assert_eq!(broker.wait().code(), Some(0));
@@ -44,7 +33,7 @@ fn stop(broker: &mut Broker) {
 
 #[test]
 fn damage_is_found_named_set_aside_and_the_rest_is_served() {
-    let (mut broker, data) = filled();
+    let (mut broker, data) = Broker::with_pages(MESSAGES);
     let busy = check(&data, &[]);
     assert_eq!(busy.code, 78, "{busy:?}");
     assert!(busy.stderr.contains(&format!("process {}", broker.process_id())), "{busy:?}");
@@ -119,7 +108,7 @@ fn a_directory_that_is_no_store_is_refused() {
 
 #[test]
 fn compaction_loses_nothing_and_clears_away_what_it_leaves() {
-    let (broker, data) = filled();
+    let (broker, data) = Broker::with_pages(MESSAGES);
     for n in 0..3 {
         let line = |line| format!("{{\"body\":\"{n} {line:05} {}\"}}\n", "z".repeat(300));
         let lines = (0..MESSAGES).map(line).collect::<Vec<_>>().concat();

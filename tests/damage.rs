@@ -11,16 +11,20 @@
 
 mod durability;
 mod engine_support;
+#[path = "damage/files.rs"]
+mod files;
+#[path = "damage/harm.rs"]
+mod harm;
+#[path = "damage/sample.rs"]
+mod sample;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use fastrand::Rng;
 use tempfile::TempDir;
 
@@ -28,36 +32,21 @@ use duewheel::client::{Client, Fetch, Options};
 use duewheel::clock::{ManualTime, StepPolicy};
 use duewheel::engine::{EngineHandle, EngineSettings, Parts, start};
 use duewheel::queue::Restore;
-use duewheel::queue::command::{Command, Delivery, Due, Nack, NackReason, Produce, Reply, Target};
+use duewheel::queue::command::Command;
 use duewheel::queue::limits::Limits;
 use duewheel::queue::message::MessageId;
 use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
-use duewheel::queue::values::{DedupId, Key, NackText};
-use duewheel::store::{self, OpenError, StoreOptions};
+use duewheel::store::{self, OpenError};
 
 use durability::process::Process;
+use files::{contents, copy};
+use harm::{Damage, Way};
+use sample::{DEAD, HOUR_MS, Sample, produce_one, sample, until_it_rests};
 use support::{Ran, arg, duewheel};
 
 use engine_support::serving::{counts, deliver_until, look_up};
 use engine_support::{START_MS, fetch, produce, small_store, start_on, topic};
-
-const HOUR_MS: u64 = 3_600_000;
-/// Messages that wait, a minute apart; those of the second half are far in the future.
-const WAITING: u64 = 400;
-const DEAD: u64 = 12;
-/// Ended before the damage: acked or cancelled.
-const ENDED: u64 = 60;
-
-/// A store in use and what it holds.
-struct Sample {
-    directory: TempDir,
-    /// Waiting messages: when they are due, and their body.
-    waiting: BTreeMap<MessageId, (Timestamp, Bytes)>,
-    dead: BTreeSet<MessageId>,
-    /// What may be missing if the end of the journal is: it was confirmed last.
-    last: MessageId,
-}
 
 /// What came of one damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,160 +60,11 @@ enum Outcome {
     Refused,
 }
 
-fn options() -> StoreOptions {
-    small_store()
-}
-
-fn body(n: u64) -> Bytes {
-    // Some do not fit into a page.
-    let fill = if n.is_multiple_of(40) { 9_000 } else { 200 };
-    Bytes::from(format!("body {n:05} {}", "x".repeat(fill)))
-}
-
-async fn produce_one(engine: &EngineHandle, n: u64, delay_ms: u64) -> MessageId {
-    let Command::Produce(message) = produce("t", delay_ms) else { unreachable!("it is a produce") };
-    let command = Command::Produce(Produce {
-        key: n.is_multiple_of(3).then(|| Key::parse(&format!("order-{n}")).expect("short")),
-        dedup_id: n.is_multiple_of(5).then(|| DedupId::parse(&format!("id-{n}")).expect("short")),
-        body: body(n),
-        due: Some(Due::After(delay_ms)),
-        ..message
-    });
-    match engine.apply(command).await.expect("it serves") {
-        Ok(Reply::Produced(produced)) => produced.id,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// A store with messages of every kind in pages and in the journal, as a stop or a kill leaves it.
-async fn sample(is_stopped: bool) -> Sample {
-    let (used, directory) = (TempDir::new().expect("there is room"), TempDir::new().expect("there is room"));
-    let time = ManualTime::new(Timestamp::from_millis(START_MS));
-    let engine = start_on(used.path(), options(), Limits::default(), &time).expect("a new store opens");
-    let create = Command::CreateTopic { name: topic("t"), settings: TopicSettings::default() };
-    engine.apply(create).await.expect("it serves").expect("the topic is new");
-    let mut dead = BTreeSet::new();
-    for n in 0..DEAD {
-        dead.insert(produce_one(&engine, 10_000 + n, 0).await);
-    }
-    for delivery in take(&engine, DEAD).await {
-        let text = NackText::parse("no").expect("short");
-        let nack = Nack { receipt: delivery.receipt, reason: NackReason::Dead, text };
-        engine.apply(Command::Nack(nack)).await.expect("it serves").expect("its lease is fresh");
-    }
-    for n in 0..ENDED {
-        produce_one(&engine, 20_000 + n, 0).await;
-    }
-    for delivery in take(&engine, ENDED).await {
-        engine.apply(Command::Ack(delivery.receipt)).await.expect("it serves").expect("its lease is fresh");
-    }
-    let (mut waiting, mut cancelled) = (BTreeMap::new(), Vec::new());
-    for n in 0..WAITING {
-        let delay_ms = delay_ms(n);
-        let id = produce_one(&engine, n, delay_ms).await;
-        waiting.insert(id, (Timestamp::from_millis(START_MS + delay_ms), body(n)));
-        if n % 4 == 3 && n < WAITING * 2 / 3 {
-            cancelled.push(produce_one(&engine, 30_000 + n, delay_ms).await);
-        }
-        // By now most of them are in pages, and the pages learn of it before the end.
-        if n == WAITING * 2 / 3 {
-            for id in cancelled.drain(..) {
-                let cancel = Command::Cancel { topic: topic("t"), target: Target::Id(id), when_lease_ends: false };
-                engine.apply(cancel).await.expect("it serves").expect("it waits");
-            }
-        }
-    }
-    let last = produce_one(&engine, WAITING, HOUR_MS).await;
-    waiting.insert(last, (Timestamp::from_millis(START_MS + HOUR_MS), body(WAITING)));
-    until_it_rests(&engine).await;
-    if !is_stopped {
-        copy(used.path(), directory.path());
-    }
-    engine.shutdown().await;
-    if is_stopped {
-        copy(used.path(), directory.path());
-    }
-    Sample { directory, waiting, dead, last }
-}
-
-/// Half of them within hours, half in some days: slots of different lengths.
-fn delay_ms(n: u64) -> u64 {
-    if n.is_multiple_of(2) { HOUR_MS + n * 20_000 } else { 72 * HOUR_MS + n * 60_000 }
-}
-
-/// No fold runs, and the page store, which writes in the background every 300 ms, has written.
-async fn until_it_rests(engine: &EngineHandle) {
-    let mut folds = u64::MAX;
-    loop {
-        thread::sleep(Duration::from_millis(700));
-        let now = engine.stats(None).await.expect("it serves").expect("no topic was named").broker.folds;
-        if now == folds {
-            return;
-        }
-        folds = now;
-    }
-}
-
-/// Leases so many messages that are due.
-async fn take(engine: &EngineHandle, count: u64) -> Vec<Delivery> {
-    let mut taken = Vec::new();
-    while (taken.len() as u64) < count {
-        taken.extend(engine.fetch(fetch("t", 100, 0)).await.expect("it serves").expect("the topic exists"));
-    }
-    taken
-}
-
-/// Copies a directory, but not who uses it.
-fn copy(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("it can be read") {
-        let entry = entry.expect("it can be read");
-        let target = to.join(entry.file_name());
-        if entry.file_type().expect("it has a type").is_dir() {
-            fs::create_dir(&target).expect("there is room");
-            copy(&entry.path(), &target);
-        } else if entry.file_name() != "LOCK" {
-            fs::copy(entry.path(), target).expect("there is room");
-        }
-    }
-}
-
-/// The files of a store.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).expect("it can be read") {
-        let path = entry.expect("it can be read").path();
-        if path.is_dir() {
-            files.extend(self::files(&path));
-        } else if !path.ends_with("LOCK") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    files
-}
-
-fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    files(directory).into_iter().map(|path| (path.clone(), fs::read(path).expect("it can be read"))).collect()
-}
-
-/// What kind of file it is, for the table of outcomes.
-fn kind(path: &Path) -> &'static str {
-    let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-    match name.as_str() {
-        "FORMAT" => "FORMAT",
-        "db" => "pages/db",
-        "conf" => "pages/conf",
-        _ if name.starts_with("snap") => "pages/snap",
-        _ if name.ends_with(".segment") => "journal",
-        _ => "pages/blobs",
-    }
-}
-
 /// Starts an engine; also whether a fold was repeated, and whether the journal's end was torn.
 fn open(directory: &Path, time: &ManualTime) -> Result<(EngineHandle, bool, bool), OpenError> {
     let clock = time.clock(StepPolicy::Report);
     let mut restore = Restore::new(Limits::default());
-    let opened = store::open(directory, options(), &mut |restored| restore.record(restored))?;
+    let opened = store::open(directory, small_store(), &mut |restored| restore.record(restored))?;
     let (is_repeated, is_torn) = (opened.repeated_fold.is_some(), opened.torn.is_some());
     let parts = Parts::on_store(opened, restore, &clock);
     Ok((start(EngineSettings::default(), parts, clock).expect("it starts"), is_repeated, is_torn))
@@ -334,118 +174,6 @@ async fn until_it_is_idle(engine: &EngineHandle, what: &str) {
     panic!("{what}: it never comes to rest");
 }
 
-/// How a file is damaged.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    /// A bit is another.
-    Flip { at: usize, bit: u8 },
-    /// What is behind is gone.
-    Cut { at: u64 },
-    /// A bit of a value is another, beneath the checksums of the page store: the n-th of its kind.
-    Value { nth: usize, bit: usize },
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Flip { .. } => "flip",
-            Self::Cut { .. } => "cut",
-            Self::Value { .. } => "value",
-        }
-    }
-}
-
-/// One damage.
-#[derive(Debug)]
-struct Damage {
-    /// Within the store.
-    file: PathBuf,
-    kind: &'static str,
-    way: Way,
-}
-
-/// Kinds of values in the page store, by the first byte of their keys.
-const KINDS: [(u8, &str); 13] = [
-    (1, "state"),
-    (2, "topic"),
-    (3, "totals"),
-    (4, "directory"),
-    (5, "page"),
-    (6, "tombstones"),
-    (7, "chunk"),
-    (8, "ended"),
-    (9, "ended list"),
-    (10, "dedup ids"),
-    (13, "tombstone list"),
-    (14, "index"),
-    (15, "index list"),
-];
-
-impl Damage {
-    /// As often in each kind of file, and there mostly where something is written.
-    fn choose(n: u64, directory: &Path, random: &mut Rng) -> Self {
-        if n % 3 == 2 {
-            let kind = random.usize(..KINDS.len());
-            let way = Way::Value { nth: random.usize(..), bit: random.usize(..) };
-            return Self { file: PathBuf::from("pages"), kind: KINDS[kind].1, way };
-        }
-        let files = files(directory);
-        let kinds: BTreeSet<&str> = files.iter().map(|path| kind(path)).collect();
-        let kind_of_file = *random.choice(&kinds.into_iter().collect::<Vec<_>>()).expect("there are files");
-        let of_kind: Vec<_> = files.iter().filter(|path| kind(path) == kind_of_file).collect();
-        let mut path = *random.choice(&of_kind).expect("there is one");
-        if kind_of_file == "journal" && random.bool() {
-            path = of_kind.iter().max_by_key(|path| sequence(path)).expect("there is one");
-        }
-        let bytes = fs::read(path).expect("it can be read");
-        let written = bytes.iter().rposition(|&byte| byte != 0).map_or(1, |last| last + 1);
-        let most = if random.u8(..4) == 0 { bytes.len() } else { written };
-        let at = random.usize(..most);
-        let way = if n.is_multiple_of(3) { Way::Flip { at, bit: random.u8(..8) } } else { Way::Cut { at: at as u64 } };
-        let file = path.strip_prefix(directory).expect("it is in there").to_owned();
-        Self { file, kind: kind_of_file, way }
-    }
-
-    fn strike(&self, directory: &Path) {
-        let path = directory.join(&self.file);
-        match self.way {
-            Way::Flip { at, bit } => {
-                let mut bytes = fs::read(&path).expect("it can be read");
-                bytes[at] ^= 1 << bit;
-                fs::write(path, bytes).expect("it can be written");
-            }
-            Way::Cut { at } => {
-                let file = fs::OpenOptions::new().write(true).open(path).expect("it can be written");
-                file.set_len(at).expect("it can be cut");
-            }
-            Way::Value { nth, bit } => {
-                let first = KINDS.iter().find(|(_, name)| *name == self.kind).expect("it is one of them").0;
-                let pages = sled::open(path).expect("the page store opens");
-                let keys: Vec<_> = pages.scan_prefix([first]).keys().collect::<Result<_, _>>().expect("it can be read");
-                assert!(!keys.is_empty(), "the sample has no {}", self.kind);
-                let key = &keys[nth % keys.len()];
-                let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
-                let bit = bit % (value.len() * 8);
-                value[bit / 8] ^= 1 << (bit % 8);
-                pages.insert(key, value).expect("it can be written");
-                pages.flush().expect("it can be written");
-            }
-        }
-    }
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {} in {}", self.way, self.kind, self.file.display())
-    }
-}
-
-/// The number of a use of a segment file; 0 of one that was never used.
-fn sequence(path: &Path) -> u64 {
-    let bytes = fs::read(path).expect("it can be read");
-    u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes"))
-}
-
 fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
@@ -482,7 +210,7 @@ async fn a_page_store_that_went_back_in_time_is_repeated_or_refused_and_never_be
     let mut past: Vec<(u64, PathBuf)> = Vec::new();
     let (mut produced, mut folds) = (0, 0);
     for stop in 0..8 {
-        let engine = start_on(directory.path(), options(), Limits::default(), &time).expect("it opens");
+        let engine = start_on(directory.path(), small_store(), Limits::default(), &time).expect("it opens");
         if stop == 0 {
             let create = Command::CreateTopic { name: topic("t"), settings: TopicSettings::default() };
             engine.apply(create).await.expect("it serves").expect("the topic is new");

@@ -1,6 +1,8 @@
 //! Backups of a running engine on the real store, and what a restored or copied store does with what was handed out before.
 
 mod engine_support;
+#[path = "support/page_store.rs"]
+mod page_store;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::store::{self, ARRIVALS_SKIPPED, StoreOptions};
 
-use engine_support::{START_MS, fetch, page_store, produce, start_on, topic};
+use engine_support::{START_MS, fetch, produce, start_on, topic};
 
 const OPTIONS: StoreOptions = StoreOptions {
     segment_bytes: 256 << 10,
@@ -211,7 +213,7 @@ async fn damage_that_a_backup_finds_ends_it_and_is_set_aside_so_that_the_next_ho
     drop(engine.backup().await.expect("it is the only one"));
     engine.shutdown().await;
     drop(engine);
-    let pages = page_store(&data);
+    let pages = page_store::open(&data);
     let (key, value) = pages.scan_prefix([5]).last().expect("there is a page").expect("it can be read");
     let mut value = value.to_vec();
     value[40] ^= 1;

@@ -1,6 +1,8 @@
 //! A damaged page in real files: everything else is served, what was lost is counted, and a restart keeps the count.
 
 mod engine_support;
+#[path = "support/page_store.rs"]
+mod page_store;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +21,8 @@ use duewheel::queue::values::Key;
 use duewheel::store::OpenError;
 
 use engine_support::serving::{counts, deliver_all, look_up, until_quarantined};
-use engine_support::{START_MS, page_store, produce, small_store, start_on, topic};
+use engine_support::{START_MS, produce, small_store, start_on, topic};
+use page_store::damage_page;
 
 const HOUR_MS: u64 = 3_600_000;
 const MESSAGES: u64 = 400;
@@ -48,18 +51,6 @@ async fn far_store(directory: &Path, time: &ManualTime) -> BTreeSet<MessageId> {
     engine.shutdown().await;
     assert_eq!(ids.len() as u64, MESSAGES);
     ids
-}
-
-/// Changes a byte of one page beneath the store.
-fn damage_page(directory: &Path, at: usize) {
-    let pages = page_store(directory);
-    let keys: Vec<_> = pages.scan_prefix([5]).keys().collect::<Result<_, _>>().expect("it can be read");
-    let key = &keys[at % keys.len()];
-    let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
-    let middle = value.len() / 2;
-    value[middle] ^= 0x20;
-    pages.insert(key, value).expect("it can be written");
-    pages.flush().expect("it can be written");
 }
 
 #[tokio::test]

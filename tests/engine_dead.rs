@@ -1,6 +1,8 @@
 //! Dead letters and deleted topics on the real store: what is in pages only is found, changed, and given back.
 
 mod engine_support;
+#[path = "support/page_store.rs"]
+mod page_store;
 
 use std::path::Path;
 use std::thread;
@@ -24,7 +26,7 @@ use duewheel::queue::values::{Key, NackText};
 use duewheel::queue::view::LiveView;
 use duewheel::store;
 
-use engine_support::{START_MS, fetch, page_store, produce, small_store, start_on, topic};
+use engine_support::{START_MS, fetch, produce, small_store, start_on, topic};
 
 fn open(directory: &Path, time: &ManualTime) -> EngineHandle {
     start_on(directory, small_store(), Limits::default(), time).expect("it opens")
@@ -160,7 +162,7 @@ async fn until_reclaimed(engine: &EngineHandle, deleted: DeletedTopic) {
 
 /// Keys of the page store that belong to a topic, by kind.
 fn keys_of(directory: &Path, deleted: DeletedTopic) -> Vec<Vec<u8>> {
-    let pages = page_store(directory);
+    let pages = page_store::open(directory);
     let keys = pages.iter().keys().map(|key| key.expect("it can be read").to_vec());
     keys.filter(|key| key.len() > 4 && key[0] != 12 && key[1..5] == deleted.id.0.to_be_bytes()).collect()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 
 use duewheel::clock::{Clock, StepPolicy};
-use duewheel::engine::{Consumer, EngineError, EngineSettings, GRACE_MS, LatenessSummary};
+use duewheel::engine::{EngineError, EngineSettings, GRACE_MS, LatenessSummary};
 use duewheel::queue::command::{
     Command, Delivery, FindRejection, Nack, NackReason, Nacked, Rejection, Reply, SettleRejection,
 };
@@ -16,19 +16,8 @@ use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::NackText;
 
 use engine_support::{
-    Broker, Journal, START_MS, assert_pending, consumer_name, fetch, open, poll_once, produce, topic, window,
+    Broker, Journal, START_MS, arrived, assert_pending, consumer_name, fetch, open, produce, topic, window,
 };
-
-/// The deliveries that have been let out to a stream so far; call it when the engine has settled.
-async fn arrived(consumer: &mut Consumer) -> Vec<Delivery> {
-    let mut all = Vec::new();
-    loop {
-        match poll_once(pin!(consumer.next())).await {
-            Some(Some(batch)) => all.extend(batch),
-            _ => return all,
-        }
-    }
-}
 
 fn history_outcome(delivery: &Delivery) -> Option<DeliveryOutcome> {
     delivery.message.history.as_ref().and_then(|history| history.iter().last()).map(|entry| entry.outcome)

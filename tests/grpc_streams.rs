@@ -14,7 +14,8 @@ use duewheel::pb::settlement_result::Result as Settled;
 use duewheel::server::Settings;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
 
 use grpc_harness::{
     Consuming, Running, is_acked, is_pending, item_status, message, produce, reason, settings, until, within,
@@ -34,14 +35,21 @@ fn outcomes(response: &pb::ProduceStreamResponse) -> Vec<String> {
     response.results.iter().map(outcome).collect()
 }
 
+/// Opens a produce stream.
+async fn open_produce(
+    queue: &mut QueueServiceClient<Channel>,
+) -> (mpsc::Sender<pb::ProduceStreamRequest>, Streaming<pb::ProduceStreamResponse>) {
+    let (requests, outgoing) = mpsc::channel(64);
+    let responses = within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream").into_inner();
+    (requests, responses)
+}
+
 #[tokio::test]
 async fn a_produce_stream_takes_requests_before_it_answers_and_answers_in_order() {
     let broker = Running::start().await;
     broker.create_topic("orders", pb::TopicSettings::default()).await;
     let mut queue = broker.queue().await;
-    let (requests, outgoing) = mpsc::channel(64);
-    let mut responses =
-        within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream").into_inner();
+    let (requests, mut responses) = open_produce(&mut queue).await;
     broker.journal.hold();
     for keys in [&["a", "b"][..], &["a"], &["c", "", "c"]] {
         requests.send(frame(keys)).await.expect("an open stream");
@@ -68,9 +76,7 @@ async fn all_frames_of_a_stream_that_wait_for_the_disk_share_the_next_commit() {
     let broker = Running::start().await;
     broker.create_topic("orders", pb::TopicSettings::default()).await;
     let mut queue = broker.queue().await;
-    let (requests, outgoing) = mpsc::channel(64);
-    let mut responses =
-        within(queue.produce_stream(ReceiverStream::new(outgoing))).await.expect("a stream").into_inner();
+    let (requests, mut responses) = open_produce(&mut queue).await;
     let keys: Vec<String> = (0..FRAMES).map(|n| format!("k-{n}")).collect();
     broker.journal.hold();
     for key in &keys {

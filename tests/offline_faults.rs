@@ -14,8 +14,9 @@ use std::thread;
 use duewheel::clock::Stopwatch;
 use fastrand::Rng;
 use rustix::process::Signal;
+use support::page_store::damage_page;
 use support::small_disk::SmallDisk;
-use support::{Broker, Ran, arg, damage_page, duewheel, file};
+use support::{Broker, Ran, arg, duewheel};
 use tempfile::TempDir;
 
 const MESSAGES: u64 = 4_000;
@@ -32,14 +33,8 @@ fn ok(args: &[&str]) -> Ran {
 
 /// A broker with far messages in pages, some of them ended.
 fn filled() -> (Broker, PathBuf) {
-    let broker = Broker::start_with(&["--journal-generation", "256KiB"]);
-    broker.ok(&["topic", "create", "orders"]);
-    let line = |n| format!("{{\"key\":\"order-{n}\",\"body\":\"order {n:05} {}\"}}\n", "y".repeat(250));
-    let lines = (0..MESSAGES).map(line).collect::<Vec<_>>().concat();
-    let lines = file(&broker.data_dir, "orders.txt", &lines);
-    broker.ok(&["produce", "orders", "--from", arg(&lines), "--delay", "9h"]);
+    let (broker, data) = Broker::with_pages(MESSAGES);
     broker.ok(&["message", "cancel", "orders", "--key", "order-7"]);
-    let data = broker.data_dir.path().join("data");
     (broker, data)
 }
 

@@ -20,6 +20,8 @@ mod driver;
 mod find;
 #[path = "queue_model/model.rs"]
 mod model;
+#[path = "queue_model/parts.rs"]
+mod parts;
 #[path = "queue_model/produce.rs"]
 mod produce;
 #[path = "queue_model/settle.rs"]

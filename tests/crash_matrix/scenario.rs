@@ -19,7 +19,8 @@ use crate::durability::load::Load;
 use crate::durability::process::Process;
 use crate::durability::verify::{take_what_is_due, verify};
 use crate::side;
-use crate::support::{Ran, arg, damage_page, duewheel, until};
+use crate::support::page_store::damage_page;
+use crate::support::{Ran, arg, duewheel, until};
 
 /// Confirmed changes after which there is something in pages, and something of that has left them.
 const FILLED: usize = 2_500;

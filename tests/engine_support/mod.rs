@@ -7,15 +7,13 @@ pub(crate) mod serving;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::path::Path;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Poll;
-use std::thread;
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use duewheel::clock::{Clock, ManualTime, StepPolicy, Stopwatch};
+use duewheel::clock::{Clock, ManualTime, StepPolicy};
 use duewheel::engine::{
     CommitFailure, Commits, Consumer, EngineHandle, EngineSettings, Fetch, Folded, Folds, NoPages, Parts, StartError,
     Status, Window, start,
@@ -58,18 +56,6 @@ pub(crate) fn start_on(
     let opened = store::open(directory, options, &mut |restored| restore.record(restored))?;
     let parts = Parts::on_store(opened, restore, &clock);
     Ok(start(EngineSettings::default(), parts, clock).expect("it starts"))
-}
-
-/// The page store beneath a stopped broker. A thread of the engine that ends last may hold it a little longer.
-pub(crate) fn page_store(directory: &Path) -> sled::Db {
-    let waited = Stopwatch::start();
-    loop {
-        match sled::open(directory.join("pages")) {
-            Ok(pages) => return pages,
-            Err(error) => assert!(waited.elapsed() < Duration::from_secs(30), "{error}"),
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A journal in memory. Clones are the same journal.
@@ -377,6 +363,15 @@ pub(crate) fn produce(name: &str, delay_ms: u64) -> Command {
         key_policy: KeyPolicy::Reject,
         dedup_id: None,
     })
+}
+
+/// The deliveries that have been let out to a stream so far; call it when the engine has settled.
+pub(crate) async fn arrived(consumer: &mut Consumer) -> Vec<Delivery> {
+    let mut all = Vec::new();
+    while let Some(Some(batch)) = poll_once(pin!(consumer.next())).await {
+        all.extend(batch);
+    }
+    all
 }
 
 /// Polls a future once.

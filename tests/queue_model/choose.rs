@@ -14,7 +14,7 @@ use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{ConsumerName, DedupId, Headers, Key, NackText, TopicName};
 
 use crate::driver::{LIMITS, Run};
-use crate::model::{Entry, State};
+use crate::parts::{Entry, State};
 
 const TOPICS: [&str; 2] = ["orders", "payments"];
 

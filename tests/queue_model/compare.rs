@@ -12,7 +12,8 @@ use duewheel::queue::values::{NackText, TopicName};
 use duewheel::queue::view::{Hindrance, MessageView, StateView};
 
 use crate::driver::{Answer, Run};
-use crate::model::{Entry, Model, State, Topic};
+use crate::model::Model;
+use crate::parts::{Entry, State, Topic};
 
 /// The answers are the same, apart from the wording of complaints and from what only the queue may know.
 pub(crate) fn answers(model: &Model, command: &Command, answer: &Answer, expected: &Answer) {

@@ -18,7 +18,8 @@ use fastrand::Rng;
 
 use crate::compare;
 use crate::coverage::{Coverage, kind};
-use crate::model::{Did, Model, State};
+use crate::model::{Did, Model};
+use crate::parts::{Entry, State};
 use crate::store::Store;
 
 pub(crate) const LIMITS: Limits =
@@ -397,9 +398,7 @@ impl Run {
     }
 
     fn held(&self) -> Vec<(ConsumerId, TopicId, Receipt)> {
-        let lease = |entry: &crate::model::Entry| {
-            entry.lease.as_ref().map(|lease| (lease.consumer, entry.id.topic, lease.receipt))
-        };
+        let lease = |entry: &Entry| entry.lease.as_ref().map(|lease| (lease.consumer, entry.id.topic, lease.receipt));
         self.model.entries.values().filter_map(lease).collect()
     }
 

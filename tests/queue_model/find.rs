@@ -8,7 +8,8 @@ use duewheel::queue::message::{MessageId, TopicId};
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{Invalid, TopicName};
 
-use crate::model::{Entry, Model, State, find_topic};
+use crate::model::{Model, find_topic};
+use crate::parts::{Entry, State};
 
 impl Model {
     pub(crate) fn cancel(

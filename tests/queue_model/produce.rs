@@ -8,7 +8,8 @@ use duewheel::queue::schedule::RetrySchedule;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::Invalid;
 
-use crate::model::{Dedup, Did, Entry, Model, jittered};
+use crate::model::{Did, Model, jittered};
+use crate::parts::{Dedup, Entry};
 
 impl Model {
     pub(crate) fn produce(

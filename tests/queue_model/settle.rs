@@ -12,7 +12,8 @@ use duewheel::queue::settings::TopicSettings;
 use duewheel::queue::time::Timestamp;
 use duewheel::queue::values::{Invalid, NackText};
 
-use crate::model::{CATCH_UP_MS, Did, Lease, Model, State, find_topic, jittered};
+use crate::model::{Did, Model, find_topic, jittered};
+use crate::parts::{CATCH_UP_MS, Lease, State};
 
 /// How a lease ends without an ack. Spans are the waits that a nack asks for instead of the tier.
 #[derive(Clone, Copy)]

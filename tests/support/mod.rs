@@ -3,6 +3,7 @@
 // Each test binary uses its part of the support.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod page_store;
 pub mod pages;
 pub mod preload;
 pub mod small_disk;
@@ -111,6 +112,19 @@ impl Broker {
         self.kill();
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         Self::start_in(Arc::clone(&self.data_dir), self.grpc, &flags)
+    }
+
+    /// Starts a broker and produces so many messages with keys, due in nine hours, most of which are in pages then. Also gives
+    /// its data directory.
+    pub fn with_pages(messages: u64) -> (Self, PathBuf) {
+        let broker = Self::start_with(&["--journal-generation", "256KiB"]);
+        broker.ok(&["topic", "create", "orders"]);
+        let line = |n| format!("{{\"key\":\"order-{n}\",\"body\":\"order {n:05} {}\"}}\n", "y".repeat(250));
+        let lines = (0..messages).map(line).collect::<Vec<_>>().concat();
+        let lines = file(&broker.data_dir, "orders.txt", &lines);
+        broker.ok(&["produce", "orders", "--from", arg(&lines), "--delay", "9h"]);
+        let data = broker.data_dir.path().join("data");
+        (broker, data)
     }
 
     /// Kills the broker as `kill -9` does.
@@ -265,17 +279,6 @@ pub fn file(directory: &TempDir, name: &str, text: &str) -> PathBuf {
     let path = directory.path().join(name);
     std::fs::write(&path, text).expect("a writable directory");
     path
-}
-
-/// Changes a byte of one of the pages of a store that nobody uses.
-pub fn damage_page(data: &Path, at: usize) {
-    let pages = sled::open(data.join("pages")).expect("the page store opens");
-    let keys: Vec<_> = pages.scan_prefix([5]).keys().collect::<Result<_, _>>().expect("it can be read");
-    let key = &keys[at % keys.len()];
-    let mut value = pages.get(key).expect("it can be read").expect("it is there").to_vec();
-    value[40] ^= 1;
-    pages.insert(key, value).expect("it can be written");
-    pages.flush().expect("it can be written");
 }
 
 /// The path as an argument.
